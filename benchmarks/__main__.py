@@ -1,0 +1,62 @@
+"""`python -m benchmarks [GROUP...] [--only ID...] [--json] [--smoke] [--cases DIR]`: measures figures and shows them beside their bars.
+
+With --json one object a line: {"id", "what", "value", "unit", "command", "peers", "reason"}. Exit status 1 if a figure could not be
+measured or misses its bar, 2 if the arguments are wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks import explain
+from benchmarks.rows import Benchmark, Options, Row, measure, print_table
+
+GROUPS = {"explain": explain.BENCHMARKS}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measures what the arguments ask for; the exit status."""
+    assert __doc__ is not None
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__.split("\n\n")[1])
+    parser.add_argument("groups", nargs="*", metavar="GROUP", help=f"one of: {', '.join(GROUPS)}; all if none is given")
+    parser.add_argument("--only", nargs="+", default=[], metavar="ID", help="these figures alone")
+    parser.add_argument("--json", action="store_true", help="one JSON object a line")
+    parser.add_argument("--smoke", action="store_true", help="small inputs: whether it runs, not how fast it is")
+    parser.add_argument(
+        "--cases", type=Path, metavar="DIR", help="folder of triage cases; those of the tests if not given"
+    )
+    given = parser.parse_args(arguments)
+    for group in given.groups:
+        if group not in GROUPS:
+            parser.error(f"{group}: no such group; there is {', '.join(GROUPS)}")
+    wanted = {figure.upper() for figure in given.only}
+    chosen = {group: _chosen(GROUPS[group], wanted) for group in given.groups or GROUPS}
+    unknown = wanted - {benchmark.id for benchmarks in chosen.values() for benchmark in benchmarks}
+    if unknown:
+        parser.error(f"no figure {', '.join(sorted(unknown))} in {', '.join(chosen)}")
+    options = Options(given.smoke, given.cases)
+    rows = itertools.chain.from_iterable(measure(group, benchmarks, options) for group, benchmarks in chosen.items())
+    if given.json:
+        kept = []
+        for row in rows:
+            print(row.to_json(), flush=True)
+            kept.append(row)
+    else:
+        kept = print_table(rows)
+    return 0 if all(_is_well(row) for row in kept) else 1
+
+
+def _chosen(benchmarks: Sequence[Benchmark], wanted: set[str]) -> list[Benchmark]:
+    return [benchmark for benchmark in benchmarks if not wanted or benchmark.id in wanted]
+
+
+def _is_well(row: Row) -> bool:
+    return row.value is not None and row.holds is not False
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,176 @@
+"""The figures of reading, storing and explaining: E1 to E9."""
+
+from __future__ import annotations
+
+import functools
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from benchmarks.explain import triage
+from benchmarks.rows import Benchmark, Measured, NotMeasurableError, Options
+
+__all__ = ["BENCHMARKS"]
+
+_REPOSITORY = Path(__file__).parents[2]
+_CASES = _REPOSITORY / "tests" / "diagnosis" / "cases"
+_SEED = 1
+
+_SCAN_BYTES, _SCAN_SMOKE_BYTES = 100_000_000, 8_000_000
+_LARGE_BYTES, _LARGE_SMOKE_BYTES = 2_000_000_000, 50_000_000
+_KILLS, _KILLS_SMOKE = 100, 4
+_PAIRS, _PAIRS_SMOKE = 10, 1
+_SMOKE_CASES = 5
+"""Every fifth case with --smoke."""
+
+
+@functools.cache
+def _score(folder: Path, every: int) -> triage.Score:
+    cases = triage.load_cases(folder)[::every]
+    return triage.score(cases, triage.explained(cases))
+
+
+def _scored(options: Options) -> triage.Score:
+    folder = options.cases or _CASES
+    if not (folder / "acceptable.json").exists():
+        raise NotMeasurableError(
+            f"{folder}: no triage cases there (acceptable.json is missing); name a folder with --cases"
+        )
+    return _score(folder, _SMOKE_CASES if options.smoke else 1)
+
+
+def _root_cause_first(options: Options) -> Measured:
+    scored = _scored(options)
+    if not scored.decided:
+        raise NotMeasurableError("no case of a fault among the cases")
+    note = f"{len(scored.right)} of {scored.decided} cases, {len(scored.undecidable)} undecidable left out"
+    if scored.missed:
+        note += f"; missed: {', '.join(scored.missed)}"
+    return Measured(len(scored.right) / scored.decided, note=note)
+
+
+def _false_alarms(options: Options) -> Measured:
+    scored = _scored(options)
+    note = f"{len(scored.healthy)} healthy cases"
+    if scored.false_alarms or scored.broken:
+        note += f"; alarms: {', '.join(scored.false_alarms) or 'none'}; broken: {', '.join(scored.broken) or 'none'}"
+    return Measured([len(scored.false_alarms), len(scored.broken)], note=note)
+
+
+def _scan_rate(options: Options) -> Measured:
+    from benchmarks.explain.scan import scan_rates
+
+    try:
+        rates = scan_rates(_SCAN_SMOKE_BYTES if options.smoke else _SCAN_BYTES, _SEED)
+    except ModuleNotFoundError as error:
+        raise NotMeasurableError(f"{error.name} is not installed; pip install '.[bench]' brings the peers") from error
+    return Measured(rates["busbw"], {name: rate for name, rate in rates.items() if name != "busbw"})
+
+
+def _peak_memory(options: Options) -> Measured:
+    from benchmarks.explain.scan import peak_memory_bytes
+
+    size = _LARGE_SMOKE_BYTES if options.smoke else _LARGE_BYTES
+    return Measured(peak_memory_bytes(size) / 1e6, note=f"log of {size / 1e6:.0f} MB")
+
+
+_EXPLAIN_ONCE = """
+import sys, time
+from pathlib import Path
+import busbw.diagnosis.rules, busbw.readers
+from busbw.diagnosis import explain, to_json
+
+busbw.readers.all_readers()
+began = time.perf_counter()
+artefacts, losses = busbw.readers.find_artefacts(sys.argv[1:])
+to_json(explain(artefacts, losses).diagnosis)
+print(time.perf_counter() - began)
+"""
+
+
+def _ten_files_s(_: Options) -> Measured:
+    """Every time is that of the first call in a new process, so what is compiled on first use counts."""
+    with _ten_files() as folder:
+        size = sum(file.stat().st_size for file in folder.iterdir())
+        times = [float(_output_of([sys.executable, "-c", _EXPLAIN_ONCE, str(folder)])) for _ in range(3)]
+    return Measured(min(times), note=f"{size / 1e6:.1f} MB, best of 3 processes")
+
+
+@contextmanager
+def _ten_files() -> Iterator[Path]:
+    """Logs of seven jobs of 64 ranks, two kernel logs, a table of nccl-tests: 5 MB."""
+    from benchmarks.explain.log_generator import write_log
+
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for job in range(7):
+            write_log(folder / f"nccl-{job}.log", 600_000, seed=_SEED + job)
+        kernel = "".join(
+            f"[{second:5d}.{second % 997:06d}] mlx5_core 0000:{second % 256:02x}:00.0 eth0: Link up\n"
+            for second in range(5_000)
+        )
+        for host in range(2):
+            (folder / f"dmesg-{host}.txt").write_text(kernel, encoding="utf-8")
+        rows = "".join(
+            f"{2**i:12d} {2**i // 4:12d} float sum -1 {20 + 2**i / 4e5:10.2f} {1:6.2f} {1:6.2f} 0\n"
+            for i in range(3, 34)
+        )
+        (folder / "nccl-tests.txt").write_text(rows, encoding="utf-8")
+        yield folder
+
+
+def _import_s(_: Options) -> Measured:
+    """In a new process each time: what the import statement itself takes."""
+    code = "import time; began = time.perf_counter(); import busbw; print(time.perf_counter() - began)"
+    return Measured(min(float(_output_of([sys.executable, "-c", code])) for _ in range(5)), note="best of 5 processes")
+
+
+def _store(options: Options) -> Measured:
+    from benchmarks.explain.store import concurrent_writers, kill_trials
+
+    kills, pairs = (_KILLS_SMOKE, _PAIRS_SMOKE) if options.smoke else (_KILLS, _PAIRS)
+    return Measured(
+        [kill_trials(kills, _SEED), concurrent_writers(pairs)], note=f"{kills} kills, {pairs} pairs of writers"
+    )
+
+
+def _wheel_runs(options: Options) -> Measured:
+    from benchmarks.explain.installation import demo_runs_from_a_wheel
+
+    return Measured(demo_runs_from_a_wheel(_REPOSITORY, borrow_dependencies=options.smoke))
+
+
+def _unusable_inputs(_: Options) -> Measured:
+    from benchmarks.explain.unusable import outcomes
+
+    told = outcomes()
+    wrong = [f"{name}: {problem}" for name, problem in told.items() if problem]
+    return Measured(len(told) - len(wrong), note="; ".join(wrong))
+
+
+def _output_of(command: list[str]) -> str:
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+BENCHMARKS = (
+    Benchmark("E1", "triage cases: root cause first", "share", (">=", [0.95]), _root_cause_first, sized=True),
+    Benchmark("E2", "triage cases: false alarms on healthy ones; broken runs", "cases", ("==", [0, 0]), _false_alarms),
+    Benchmark("E3", "scan of a NCCL INFO log, one core", "MB/s", (">=", [200]), _scan_rate, sized=True),
+    Benchmark("E4", "peak memory of reading a large NCCL log", "MB", ("<=", [500]), _peak_memory),
+    Benchmark("E5", "explaining 10 files of a job, after import", "s", ("<", [1]), _ten_files_s),
+    Benchmark("E6", "import busbw", "s", ("<", [0.3]), _import_s),
+    Benchmark(
+        "E7",
+        "store: acknowledged rows lost to kill -9; duplicate rows of concurrent writers",
+        "rows",
+        ("==", [0, 0]),
+        _store,
+    ),
+    Benchmark("E8", "busbw demo from a wheel in an empty environment", "runs", ("==", [True]), _wheel_runs),
+    Benchmark(
+        "E9", "unusable inputs: one clear line, status 2, nothing written", "of 5", ("==", [5]), _unusable_inputs
+    ),
+)

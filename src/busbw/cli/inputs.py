@@ -1,0 +1,85 @@
+"""The files a user named, standard input among them, without reports of our own; and whether any can be read."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from busbw.cli.console import note
+from busbw.errors import InputError, Loss
+from busbw.observations import Artefact
+from busbw.reports import GENERATOR
+
+__all__ = ["Inputs", "found", "nothing_readable"]
+
+_UNREADABLE = frozenset({"empty", "binary", "unreadable", "compressed", "not-utf-8", "not-a-file"})
+"""Losses that leave nothing of a file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """What the paths on the command line stand for."""
+
+    artefacts: tuple[Artefact, ...]
+    losses: tuple[Loss, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """All files together."""
+        return sum(artefact.size_bytes for artefact in self.artefacts)
+
+
+@contextlib.contextmanager
+def found(paths: Sequence[str], report: Path | None = None) -> Iterator[Inputs]:
+    """Every file below the paths. `-` lies in a temporary folder until the block ends.
+
+    Earlier reports of this command are left out, with a note. Raises InputError for paths that do not exist, folders
+    without a file, and a report that would overwrite what is being read.
+    """
+    from busbw.readers import find_artefacts  # noqa: PLC0415 - loads every reader, which help pages can do without
+
+    if report is not None and report.is_dir():
+        raise InputError(f"{report}: is a folder; name the file of the report, such as {report / 'report.html'}.")
+    with contextlib.ExitStack() as stack:
+        spool = None
+        if "-" in paths:
+            if sys.stdin is None:
+                raise InputError("-: there is no standard input. Pipe something into it, or name a file.")
+            if paths.count("-") > 1:
+                raise InputError("-: standard input can be read once; name it once.")
+            if sys.stdin.isatty():
+                note("reading standard input; end it with Ctrl-D")
+            spool = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="busbw-")))
+        artefacts, losses = find_artefacts(paths, spool)
+        kept = [artefact for artefact in artefacts if not _is_report(artefact)]
+        for artefact in artefacts:
+            if artefact not in kept:
+                note(f"{artefact.path}: left out, a report of busbw")
+        if not kept and not losses:
+            raise InputError(
+                f"{' '.join(paths)}: no file in it that could be read. Name the folder that holds the job's output."
+            )
+        if report is not None:
+            for artefact in kept:
+                if report.exists() and artefact.file.exists() and report.samefile(artefact.file):
+                    raise InputError(f"{report}: is one of the files to be read. Give the report another name.")
+        yield Inputs(tuple(kept), tuple(losses))
+
+
+def nothing_readable(artefacts: Sequence[tuple[str, Sequence[str]]], losses: Sequence[Loss]) -> list[Loss]:
+    """Why no file at all could be read; empty where some file could. artefacts: (path, formats)."""
+    fatal = [loss for loss in losses if loss.kind in _UNREADABLE]
+    lost = {loss.path for loss in fatal}
+    if all(path in lost and not formats for path, formats in artefacts):
+        return fatal
+    return []
+
+
+def _is_report(artefact: Artefact) -> bool:
+    with contextlib.suppress(OSError):
+        return GENERATOR.encode() in artefact.head(512)
+    return False

@@ -1,0 +1,132 @@
+"""What looks alarming and is not the cause, and what was checked and is right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from busbw.diagnosis.facts import Event, Facts, lines_of
+from busbw.diagnosis.findings import Check, Cleared, Finding
+from busbw.diagnosis.rules import benchmark
+from busbw.diagnosis.rules.shared import failed, is_multi_node
+from busbw.hardware.formats import NcclTopology, TopologyMatrix
+
+__all__ = ["cleared_lines", "positive_checks"]
+
+_HARMLESS: tuple[tuple[str, str, str], ...] = (
+    (
+        "nccl.net_plugin_absent",
+        "no external network plugin",
+        "NCCL looks for one and uses its own network when there is none",
+    ),
+    ("nccl.profiler_absent", "no profiler plugin", "optional"),
+    ("nccl.tuner_absent", "no tuner plugin", "optional"),
+    ("nccl.service_closed", "service thread: connection closed", "printed at a normal end too"),
+    ("nccl.ib_no_library", "libibverbs missing", "needed only for InfiniBand or RoCE between hosts"),
+    ("nccl.ib_no_device", "no RDMA device", "needed only between hosts"),
+    ("nccl.topo_no_path", "a network interface without PCI device", "virtual interfaces have none"),
+    ("rccl.numa_balancing", "NUMA balancing is on", "costs some performance, breaks nothing"),
+    ("nccl.nvls_unavailable", "no NVLink SHARP", "only NVSwitch systems from Hopper on have it"),
+    ("ofi.gpudirect", "a kind of registration is not supported", "the plugin chooses another one"),
+    (
+        "torch.barrier_device_unknown",
+        "barrier before the device is known",
+        "a warning; pass device_id to init_process_group",
+    ),
+    ("kernel.peermem", "messages of nvidia_peermem", "informational"),
+    ("nccl.nvls_register_failed", "NVLS registration of a buffer", "NCCL goes on without it"),
+)
+_EFFECTS: tuple[tuple[str, str, str], ...] = (
+    ("nccl.peer_closed", "connections closed by a peer", "the consequence of the peer's own failure"),
+    ("nccl.remote_result", "remote errors", "the consequence of another rank's failure"),
+    ("torch.store_lost", "the rendezvous store is gone", "rank 0 ended first"),
+    ("torch.taken_down", "PyTorch takes the process down", "what it does after a timeout"),
+    ("nccl.proxy_failed", "proxy operations failed", "they report the error of the rank they serve"),
+)
+
+
+def cleared_lines(facts: Facts, findings: Sequence[Finding]) -> Iterator[Cleared]:
+    """Alarming lines that no finding rests on, with the reason why they are not the cause."""
+    used = {(line.path, line.line) for f in findings[:3] for line in f.lines}
+
+    def unused(events: Sequence[Event], keep: Callable[[Event], bool] = lambda _: True) -> list[Event]:
+        return [e for e in events if (e.at.path, e.at.line) not in used and keep(e)]
+
+    for name, what, why in _HARMLESS:
+        events = unused(facts.all(name))
+        if name == "nccl.ib_no_library" and is_multi_node(facts):
+            continue
+        if events:
+            yield Cleared(what, why, lines_of(events, most=3))
+    nonfatal = unused(
+        facts.all("kernel.xid"), lambda e: "nonfatal" in e.text.lower() or e.number("xid") in (43, 45, 63)
+    )
+    if nonfatal:
+        yield Cleared(
+            "Xid of a kind that does not fail a job by itself",
+            "nonfatal, a repair, or the end of a process",
+            lines_of(nonfatal, most=3),
+        )
+    corrected = unused(
+        facts.all("kernel.pcie_error", "kernel.pcie_aer"),
+        lambda e: "corrected" in e.text.lower() and "uncorrected" not in e.text.lower(),
+    )
+    if corrected:
+        yield Cleared(
+            "corrected PCIe errors",
+            "repaired by the link; many of them point at a bad link",
+            lines_of(corrected, most=3),
+        )
+    if findings and findings[0].kind != "peer-process-died":
+        for name, what, why in _EFFECTS:
+            events = unused(facts.all(name))
+            if events:
+                yield Cleared(what, why, lines_of(events, most=3))
+
+
+def positive_checks(facts: Facts) -> Iterator[Check]:
+    """What was compared with what it should be, and came out right."""
+    yield from benchmark.checks(facts)
+    networks = [e for e in facts.all("nccl.network") if not e.fields.get("network", "").startswith("Socket")]
+    if networks:
+        yield Check(
+            "network",
+            f"NCCL uses {networks[0].fields['network'].strip()} on {len(networks)} processes",
+            lines_of(networks, most=3),
+        )
+    providers = facts.all("ofi.provider")
+    if providers:
+        yield Check(
+            "provider",
+            f"libfabric provider {providers[0].fields.get('provider')} with {providers[0].fields.get('nics')} NICs",
+            lines_of(providers, most=3),
+        )
+    rdma = [link for link in facts.links if link.network not in (None, "Socket")]
+    direct = [link for link in rdma if link.gpudirect]
+    if rdma and len(direct) == len(rdma):
+        yield Check(
+            "GPUDirect RDMA", f"on all {sum(link.count for link in rdma)} network connections", lines_of(direct, most=3)
+        )
+    complete = [e for e in facts.all("nccl.comm") if e.fields.get("state", "").startswith("COMPLETE")]
+    if complete:
+        yield Check("initialisation", f"{len(complete)} ranks completed it", lines_of(complete, most=3))
+    connected = facts.all("nccl.connected")
+    if connected:
+        yield Check("connections", "rings and trees are connected", lines_of(connected, most=2))
+    for path, topology in facts.topologies:
+        if isinstance(topology, TopologyMatrix) and topology.gpus:
+            kinds = sorted({link.kind for link in topology.gpu_links()})
+            refs = [r for row in topology.rows[:2] if (r := facts.line_of(path, row.line)) is not None]
+            yield Check("topology", f"{len(topology.gpus)} GPUs connected by {', '.join(kinds) or 'nothing'}", refs)
+        elif isinstance(topology, NcclTopology) and topology.gpus and not topology.pcie_bottlenecks():
+            refs = [r for g in topology.gpus[:2] if (r := facts.line_of(path, g.line)) is not None]
+            yield Check("topology", f"{len(topology.gpus)} GPUs; no PCI link below what its devices need", refs)
+    pairs = [p for p in facts.pairs if p.quantity == "peer_access" and p.src != p.dst]
+    if pairs:
+        allowed = sum(1 for p in pairs if p.value > 0)
+        yield Check(
+            "peer access",
+            f"{allowed} of {len(pairs)} GPU pairs; none across sockets is normal without NVLink",
+            lines_of(pairs, most=2),
+        )
+    if facts.event_counts and not failed(facts) and any(name.startswith("nccl.") for name in facts.event_counts):
+        yield Check("log", "no failure in it", ())

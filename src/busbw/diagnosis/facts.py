@@ -1,0 +1,412 @@
+"""From rows to facts: what each process did and saw, what was measured, what is set, each fact with the lines that say so.
+
+Rules read facts only. Memory is bounded: messages that come once a call are counted, connections are grouped per process.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from busbw.diagnosis.findings import UNKNOWN_OFFSET, LineRef
+from busbw.hardware.formats import NcclGraphs, NcclTopology, TopologyMatrix
+from busbw.observations import Artefact, Rows
+from busbw.readers import Item, line_readers
+
+__all__ = [
+    "Counter",
+    "Curve",
+    "Event",
+    "Facts",
+    "FactsBuilder",
+    "LinkGroup",
+    "Pair",
+    "Point",
+    "Process",
+    "Setting",
+    "lines_of",
+]
+
+MAX_EVENTS_A_NAME = 50_000
+"""Events of one name that are kept; of the rest only the number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One message with its meaning. `fields` are the template's."""
+
+    name: str
+    at: LineRef
+    text: str
+    level: str | None = None
+    time_ns: int | None = None
+    host: str | None = None
+    pid: int | None = None
+    device: int | None = None
+    rank: int | None = None
+    location: str | None = None
+    function: str | None = None
+    fields: Mapping[str, str] = field(default_factory=dict)
+
+    def number(self, name: str) -> int | None:
+        """A field as an integer; None if it is missing or no number."""
+        try:
+            return int(self.fields[name], 10)
+        except (KeyError, ValueError):
+            return None
+
+    @property
+    def file(self) -> str:
+        """Source file of the message without folder, such as `net_ib.cc`; empty if the line names none."""
+        return (self.location or "").rsplit("/", 1)[-1].split(":", 1)[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A variable that is set, for one process or for the job."""
+
+    name: str
+    value: str
+    origin: str
+    at: LineRef
+    host: str | None = None
+    pid: int | None = None
+    rank: int | None = None
+
+
+@dataclass(slots=True)
+class LinkGroup:
+    """Connections of one process that are alike: same device, direction and `via`."""
+
+    host: str | None
+    pid: int | None
+    device: int | None
+    direction: str | None
+    via: str
+    at: LineRef
+    count: int
+    src_rank: int | None
+    dst_rank: int | None
+
+    @property
+    def transport(self) -> str:
+        """P2P, SHM, NET, COLLNET."""
+        return self.via.split("/", 1)[0]
+
+    @property
+    def network(self) -> str | None:
+        """IB, Socket, Libfabric ... of a NET connection."""
+        parts = self.via.split("/")
+        return parts[1] if parts[0] == "NET" and len(parts) > 1 else None
+
+    @property
+    def gpudirect(self) -> bool:
+        """Whether the NIC reads or writes GPU memory itself. NCCL appends /GDRDMA (src/transport/net.cc)."""
+        return "GDRDMA" in self.via
+
+
+@dataclass(slots=True)
+class Process:
+    """What one process (host and pid) said of itself."""
+
+    host: str | None
+    pid: int | None
+    ranks: set[int] = field(default_factory=set)
+    devices: set[int] = field(default_factory=set)
+    events: list[Event] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        """For people: rank if known, else host and pid."""
+        if len(self.ranks) == 1:
+            return f"rank {next(iter(self.ranks))}"
+        return f"{self.host or 'a host'}:{self.pid}" if self.pid is not None else (self.host or "a process")
+
+    def first(self, name: str) -> Event | None:
+        """First event of that name."""
+        return next((e for e in self.events if e.name == name), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One row of a benchmark, one half."""
+
+    size_bytes: int | None
+    time_ns: int | None
+    algbw_bytes_per_s: float | None
+    busbw_bytes_per_s: float | None
+    wrong: float | None
+    in_place: bool | None
+    at: LineRef
+
+
+@dataclass(slots=True)
+class Curve:
+    """One table of a benchmark: points in the order of the file."""
+
+    tool: str
+    artefact: str
+    table_index: int
+    collective: str | None
+    ranks: int | None
+    nodes: int | None
+    points: list[Point] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A figure between two ends."""
+
+    tool: str
+    quantity: str
+    src: str
+    dst: str
+    value: float
+    unit: str
+    at: LineRef
+
+
+@dataclass(frozen=True, slots=True)
+class Counter:
+    """A counter at one moment."""
+
+    host: str | None
+    device: str | None
+    name: str
+    value: float
+    at: LineRef
+
+
+class Facts:
+    """Everything known, indexed. Empty collections mean that nobody said anything."""
+
+    def __init__(self) -> None:
+        self.events: dict[str, list[Event]] = defaultdict(list)
+        self.event_counts: dict[str, int] = defaultdict(int)
+        self.unknown_warnings: list[Event] = []
+        self.settings: list[Setting] = []
+        self.links: list[LinkGroup] = []
+        self.curves: list[Curve] = []
+        self.pairs: list[Pair] = []
+        self.counters: list[Counter] = []
+        self.devices: list[tuple[str | None, str | None, LineRef]] = []
+        """(host, name, line) of every device a tool named."""
+        self.topologies: list[tuple[str, TopologyMatrix | NcclTopology | NcclGraphs]] = []
+        self.processes: dict[tuple[str | None, int | None], Process] = {}
+        self.paths: dict[str, str] = {}
+        """Path by artefact."""
+
+    def all(self, *names: str) -> list[Event]:
+        """Events of these names, in order of file and line."""
+        found = [e for name in names for e in self.events.get(name, ())]
+        return sorted(found, key=lambda e: e.at) if len(names) > 1 else found
+
+    def any(self, *names: str) -> Event | None:
+        """The first event of these names."""
+        return next(iter(self.all(*names)), None)
+
+    def setting(self, *names: str) -> list[Setting]:
+        """Every occurrence of these variables."""
+        wanted = set(names)
+        return [s for s in self.settings if s.name in wanted]
+
+    @property
+    def hosts(self) -> set[str]:
+        """Host names met in heads of lines and in connections."""
+        return {host for host, _ in self.processes if host}
+
+    def line_of(self, path: str, line: int | None) -> LineRef | None:
+        """A line of a file that was read, known by its number only; None without a number."""
+        artefact = next((sha256 for sha256, known in self.paths.items() if known == path), None)
+        return LineRef(path, line, UNKNOWN_OFFSET, artefact) if line is not None and artefact is not None else None
+
+    def nccl_versions(self) -> list[tuple[tuple[int, ...], Event]]:
+        """NCCL versions printed, as tuples of integers, with their lines. RCCL's are by its own number."""
+        found = []
+        for event in self.all("nccl.version"):
+            numbers = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?", event.fields.get("version", ""))
+            if numbers is not None:
+                found.append((tuple(int(n) for n in numbers.groups() if n is not None), event))
+        return found
+
+    def cuda_errors(self) -> Iterator[tuple[str, Event]]:
+        """(text in lower case, event) of everything that reports a CUDA or HIP error."""
+        for event in self.all(
+            "nccl.cuda_failure", "cuda.error", "nccl_tests.failure", "nccl.nvls_bind_failed", "nccl.ipc_open_failed"
+        ):
+            text = event.fields.get("error") or event.fields.get("message") or event.fields.get("what") or event.text
+            yield text.lower(), event
+
+    def failures(self) -> list[Event]:
+        """Warnings and errors, in order of file and line."""
+        found = [e for events in self.events.values() for e in events if e.level in ("warning", "error")]
+        return sorted(found + self.unknown_warnings, key=lambda e: e.at)
+
+
+def lines_of(items: Iterable[Event | Setting | LinkGroup | Point | Pair | Counter], most: int = 12) -> list[LineRef]:
+    """The lines of these facts without repeats, at most `most`, in order of file and line."""
+    seen: dict[tuple[str, int], LineRef] = {}
+    for item in items:
+        seen.setdefault((item.at.path, item.at.line), item.at)
+        if len(seen) >= most:
+            break
+    return sorted(seen.values())
+
+
+class FactsBuilder:
+    """Takes items of readers one by one and keeps what rules may ask for."""
+
+    def __init__(self) -> None:
+        self.facts = Facts()
+        self._bulky = {t.event for reader in line_readers() for t in reader.templates if t.bulky}
+        self._links: dict[tuple[Any, ...], LinkGroup] = {}
+        self._curves: dict[tuple[str, int], Curve] = {}
+
+    def announce(self, artefact: Artefact) -> None:
+        """Call before the items of an artefact."""
+        self.facts.paths[artefact.sha256] = artefact.path
+        self._path = artefact.path
+
+    def add(self, item: Item) -> None:
+        """One item of the artefact announced last."""
+        if isinstance(item, Rows):
+            handler = getattr(self, f"_add_{item.table}", None)
+            if handler is not None:
+                handler(item.batch)
+        elif isinstance(item, TopologyMatrix | NcclTopology | NcclGraphs):
+            self.facts.topologies.append((self._path, item))
+
+    def build(self) -> Facts:
+        """The facts, once every item was added."""
+        self.facts.links = list(self._links.values())
+        self.facts.curves = list(self._curves.values())
+        self._learn_ranks()
+        return self.facts
+
+    def _ref(self, row: Mapping[str, Any]) -> LineRef:
+        return LineRef(self.facts.paths[row["artefact"]], row["line"], row["byte_offset"], row["artefact"])
+
+    def _process(self, host: str | None, pid: int | None) -> Process:
+        key = (host, pid)
+        if key not in self.facts.processes:
+            self.facts.processes[key] = Process(host, pid)
+        return self.facts.processes[key]
+
+    def _add_events(self, batch: pa.RecordBatch) -> None:
+        event = batch.column("event")
+        for entry in pc.value_counts(event).to_pylist():
+            if entry["values"] is not None:
+                self.facts.event_counts[entry["values"]] += entry["counts"]
+        skipped = pa.array([*self._bulky, "nccl.link"])
+        kept = pc.or_kleene(pc.is_null(event), pc.invert(pc.is_in(event, value_set=skipped)))
+        for row in batch.filter(kept).to_pylist():
+            self._add_event(row)
+
+    def _add_event(self, row: Mapping[str, Any]) -> None:
+        name = row["event"]
+        made = Event(
+            name or "", self._ref(row), row["text"], row["level"], row["time_ns"], row["host"], row["pid"], row["device"], row["rank"],
+            row["location"], row["function"], dict(row["fields"]),
+        )  # fmt: skip
+        if name is None:
+            if len(self.facts.unknown_warnings) < MAX_EVENTS_A_NAME:
+                self.facts.unknown_warnings.append(made)
+        elif len(self.facts.events[name]) < MAX_EVENTS_A_NAME:
+            self.facts.events[name].append(made)
+        else:
+            return
+        if made.host is not None or made.pid is not None or made.rank is not None:
+            process = self._process(made.host, made.pid)
+            process.events.append(made)
+            if made.device is not None:
+                process.devices.add(made.device)
+            if made.rank is not None:
+                process.ranks.add(made.rank)
+
+    def _add_links(self, batch: pa.RecordBatch) -> None:
+        keys = ["artefact", "host", "pid", "device", "direction", "via"]
+        table = pa.Table.from_batches([batch])
+        grouped = table.group_by(keys, use_threads=False).aggregate([
+            ("line", "first"), ("byte_offset", "first"), ("src_rank", "first"), ("dst_rank", "first"), ("line", "count"),
+        ])  # fmt: skip
+        for row in grouped.to_pylist():
+            key = tuple(row[k] for k in keys)
+            if key in self._links:
+                self._links[key].count += row["line_count"]
+                continue
+            at = LineRef(
+                self.facts.paths[row["artefact"]], row["line_first"], row["byte_offset_first"], row["artefact"]
+            )
+            self._links[key] = LinkGroup(
+                row["host"], row["pid"], row["device"], row["direction"], row["via"] or "", at, row["line_count"], row["src_rank_first"],
+                row["dst_rank_first"],
+            )  # fmt: skip
+            self._process(row["host"], row["pid"])
+
+    def _add_settings(self, batch: pa.RecordBatch) -> None:
+        for row in batch.to_pylist():
+            if row["name"] is not None and row["value"] is not None:
+                made = Setting(
+                    row["name"], row["value"], row["origin"] or "", self._ref(row), row["host"], row["pid"], row["rank"]
+                )
+                self.facts.settings.append(made)
+
+    def _add_measurements(self, batch: pa.RecordBatch) -> None:
+        for row in batch.to_pylist():
+            key = (row["artefact"], row["table_index"] or 0)
+            curve = self._curves.get(key)
+            if curve is None:
+                curve = Curve(
+                    row["tool"] or "",
+                    row["artefact"],
+                    row["table_index"] or 0,
+                    row["collective"],
+                    row["ranks"],
+                    row["nodes"],
+                )
+                self._curves[key] = curve
+            curve.points.append(
+                Point(
+                    row["size_bytes"],
+                    row["time_ns"],
+                    row["algbw_bytes_per_s"],
+                    row["busbw_bytes_per_s"],
+                    row["wrong"],
+                    row["in_place"],
+                    self._ref(row),
+                )
+            )
+
+    def _add_pairs(self, batch: pa.RecordBatch) -> None:
+        for row in batch.to_pylist():
+            if row["value"] is not None:
+                made = Pair(
+                    row["tool"], row["quantity"], row["src"], row["dst"], row["value"], row["unit"], self._ref(row)
+                )
+                self.facts.pairs.append(made)
+
+    def _add_counters(self, batch: pa.RecordBatch) -> None:
+        for row in batch.to_pylist():
+            if row["value"] is not None:
+                self.facts.counters.append(
+                    Counter(row["host"], row["device"], row["name"], row["value"], self._ref(row))
+                )
+
+    def _add_devices(self, batch: pa.RecordBatch) -> None:
+        for row in batch.to_pylist():
+            self.facts.devices.append((row["host"], row["name"], self._ref(row)))
+
+    def _learn_ranks(self) -> None:
+        """NCCL's own rank numbers, from the lines of communicator set-up, are better than the launcher's."""
+        for name in ("nccl.comm", "nccl.comm_nodes", "nccl.comm_old"):
+            for event in self.facts.events.get(name, ()):
+                process = self.facts.processes.get((event.host, event.pid))
+                rank = event.number("rank")
+                if process is not None and rank is not None:
+                    process.ranks.add(rank)

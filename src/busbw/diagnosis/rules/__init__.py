@@ -1,0 +1,44 @@
+"""The rules, one family a file. A rule is a pure function from facts to findings; its docstring is what the user reads about it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from busbw.diagnosis.facts import Facts
+from busbw.diagnosis.findings import Finding
+from busbw.diagnosis.rules import (
+    affinity,
+    benchmark,
+    bootstrap,
+    desync,
+    environment,
+    gpu,
+    gpudirect,
+    ibgda,
+    in_network,
+    interface,
+    library_version,
+    link_rate,
+    network_fallback,
+    nic_resources,
+    nvlink,
+    path_to_peer,
+    pcie,
+    peer_to_peer,
+    shared_memory,
+    straggler,
+    topology,
+)  # fmt: skip
+
+__all__ = ["RULES", "Rule"]
+
+Rule = Callable[[Facts], Iterator[Finding]]
+
+_FAMILIES = (
+    desync, straggler, gpudirect,  # ranks that differ from each other
+    gpu, nvlink, shared_memory, interface, bootstrap, nic_resources, path_to_peer, peer_to_peer, ibgda, network_fallback, library_version, in_network,
+    environment, pcie, link_rate, affinity, topology, benchmark,  # absolute expectations
+)  # fmt: skip
+
+RULES: tuple[Rule, ...] = tuple(rule for family in _FAMILIES for rule in family.RULES)
+"""In order of trust: differences between ranks, then failures, then absolute expectations."""

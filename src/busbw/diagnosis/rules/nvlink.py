@@ -1,0 +1,222 @@
+"""NVLink and NVSwitch: links down, peer access off, Fabric Manager, IMEX."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+
+from busbw.diagnosis.facts import Event, Facts, lines_of
+from busbw.diagnosis.findings import Finding
+from busbw.diagnosis.rules.shared import active
+from busbw.hardware.formats import TopologyMatrix
+
+__all__ = ["RULES"]
+
+_NVLINK_XIDS = {74, 137, 144, 145, 146, 147, 148, 149, 150}
+"""NVLink errors (NVIDIA, "XID Errors", GPU deployment documentation)."""
+
+
+def links_down(facts: Facts) -> Iterator[Finding]:
+    """Some NVLinks of a GPU are inactive, or report fatal errors.
+
+    Fires on inactive links in `nvidia-smi nvlink -s`, on Xid 74 and on fatal Xid 144 to 150, and on a topology matrix where one GPU has
+    fewer links to all its peers than the others have. Silent on Xid lines marked Nonfatal.
+    """
+    down = facts.all("nvlink.link_down") if not _same_on_every_gpu(facts) else []
+    xids = [e for e in facts.all("kernel.xid") if _nvlink_xid(e) and "nonfatal" not in e.text.lower()]
+    if down or xids:
+        up = facts.all("nvlink.link_up")
+        sure = bool(up) or bool(xids)
+        yield Finding(
+            "nvlink-down", 0.88 if sure else 0.6, "major", f"{len(down)} NVLinks are inactive" if down else f"{len(xids)} NVLink errors (Xid)",
+            lines_of([*facts.all("nvlink.gpu"), *down, *xids]),
+            "Drain the node, reset the GPUs (nvidia-smi -r) or reboot; if it stays, replace the board, bridge or tray.",
+            ["nvidia-smi nvlink -s; nvidia-smi nvlink -e", "dcgmi diag -r 2"],
+        )  # fmt: skip
+    for path, topology in facts.topologies:
+        if isinstance(topology, TopologyMatrix):
+            yield from _fewer_than_siblings(facts, path, topology)
+
+
+def _same_on_every_gpu(facts: Facts) -> bool:
+    """Whether several GPUs lack exactly the same links: those are not fitted (an H100 NVL has 12 of 18), not broken."""
+    per_gpu: dict[tuple[str, int], set[str]] = {}
+    gpu = ("", 0)
+    for event in facts.all("nvlink.gpu", "nvlink.link_down", "nvlink.link_up"):
+        if event.name == "nvlink.gpu":
+            gpu = (event.at.path, event.at.line)
+            per_gpu[gpu] = set()
+        elif event.name == "nvlink.link_down":
+            per_gpu.setdefault(gpu, set()).add(event.fields.get("link", ""))
+    return len(per_gpu) > 1 and len({frozenset(links) for links in per_gpu.values()}) == 1
+
+
+def _nvlink_xid(event: Event) -> bool:
+    """Whether an Xid is an NVLink error, or the end of a channel that one caused."""
+    caused = re.search(r"previous Xid (\d+)", event.text)
+    return event.number("xid") in _NVLINK_XIDS or (caused is not None and int(caused[1]) in _NVLINK_XIDS)
+
+
+def _fewer_than_siblings(facts: Facts, path: str, topology: TopologyMatrix) -> Iterator[Finding]:
+    """All-to-all NVLink (an NVSwitch) has the same number of links everywhere; one GPU below all others has lost some."""
+    links = list(topology.gpu_links())
+    numbers = Counter(link.nvlinks for link in links if link.nvlinks)
+    if len(topology.gpus) < 4 or not numbers or sum(numbers.values()) < len(links):
+        return
+    usual = numbers.most_common(1)[0][0]
+    low = [link for link in links if link.nvlinks and usual and link.nvlinks < usual]
+    if not low or usual is None or usual < 6:
+        return
+    gpus = Counter(gpu for link in low for gpu in (link.a, link.b))
+    culprit, times = gpus.most_common(1)[0]
+    refs = [ref for ref in (facts.line_of(path, link.line) for link in low) if ref is not None]
+    if times == len(low) and refs:
+        yield Finding(
+            "nvlink-down", 0.75, "major", f"{culprit} has fewer NVLinks to its peers than the {usual} that the others have", sorted(set(refs)),
+            "Drain the node, reset the GPUs or reboot; if it stays, replace the board.", ["nvidia-smi nvlink -s"],
+        )  # fmt: skip
+
+
+def peer_access_off(facts: Facts) -> Iterator[Finding]:
+    """NVLink is there but peer access over it is not.
+
+    Fires on NCCL's refusal (src/graph/paths.cc). With NCCL_P2P_DISABLE or LEVEL set, that is the likelier cause.
+    """
+    events = facts.all("nccl.p2p_disabled_nvlink", "nccl.p2p_disabled")
+    if events:
+        forced = active(facts, "NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL")
+        nvlink = bool(facts.all("nccl.p2p_disabled_nvlink"))
+        yield Finding(
+            "nvlink-p2p-disabled", (0.35 if forced else 0.85) if nvlink else 0.5, "fatal", "GPUs are connected by NVLink but may not access each other", lines_of([*events, *forced]),
+            "Check nvidia-smi topo -p2p r and nvlink -s, the IOMMU and the virtual machine's passthrough; reset the GPUs. NCCL_IGNORE_DISABLED_P2P=1 gets a slow job through.",
+            ["nvidia-smi topo -p2p r", "nvidia-smi nvlink -s"],
+        )  # fmt: skip
+
+
+def system_not_ready(facts: Facts) -> Iterator[Finding]:
+    """CUDA says that the system is not initialised: Fabric Manager has not done its work.
+
+    Fires on error 802 (cudaErrorSystemNotReady) and on words of the service itself. On NVSwitch systems no CUDA program runs before.
+    """
+    events = [e for text, e in facts.cuda_errors() if "system not yet initialized" in text]
+    events += [e for e in facts.all("cuda.not_initialised") if e not in events]
+    service = facts.all(
+        "fabric_manager.not_running",
+        "fabric_manager.failed",
+        "fabric_manager.version_mismatch",
+        "kernel.fabric_manager_absent",
+    )
+    service += [e for e in facts.all("nvshmem.cuda_status") if e.number("code") == 802]
+    if facts.all("fabric_manager.nothing_to_do"):
+        service = []
+    if events or service:
+        yield Finding(
+            "fabric-manager-not-running", 0.9, "fatal", "Fabric Manager is not running or does not fit the driver", lines_of([*events, *service]),
+            "systemctl enable --now nvidia-fabricmanager, of exactly the driver's version.", ["systemctl status nvidia-fabricmanager", "nvidia-smi -q | grep -A3 Fabric"],
+        )  # fmt: skip
+
+
+def _multicast_errors(facts: Facts) -> tuple[list[Event], list[Event]]:
+    """(errors in setting NVLink SHARP up, errors in registering a buffer with it)."""
+    registering = facts.all("nccl.nvls_register_failed")
+    at = {(e.at.path, e.at.line) for e in registering}
+    set_up: list[Event] = []
+    registration = list(registering)
+    for text, event in facts.cuda_errors():
+        if (
+            event.file not in ("nvls.cc", "register.cc")
+            and "multicast" not in text
+            and event.name != "nccl.nvls_bind_failed"
+        ):
+            continue
+        near = any(path == event.at.path and 0 <= line - event.at.line <= 4 for path, line in at)
+        named = "register" in (event.function or "").lower() or event.file == "register.cc"
+        (registration if near or named else set_up).append(event)
+    return set_up, registration
+
+
+def multicast_set_up(facts: Facts) -> Iterator[Finding]:
+    """NVLink SHARP (NVLS) cannot be set up: NVSwitch or multicast state is broken, often after Fabric Manager was restarted.
+
+    Fires on CUDA errors of src/transport/nvls.cc while a communicator is made, and on "Failed to bind NVLink SHARP". Silent when the error
+    belongs to registering a user buffer: that is harmless. Two ranks do not use NVLS, so smaller jobs may work.
+    """
+    set_up, _ = _multicast_errors(facts)
+    illegal = [
+        e for text, e in facts.cuda_errors() if "cannot be performed in the present state" in text and e not in set_up
+    ]
+    illegal += [e for e in facts.all("cuda.bad_state") if e not in illegal]
+    illegal += facts.all("fabric_manager.multicast_error")
+    illegal += [e for e in facts.all("nvshmem.cuda_status") if e.number("code") == 401]
+    stale = facts.all("kernel.fabric_out_of_sync")
+    sxid = [
+        e for e in facts.all("kernel.sxid") if "nonfatal" not in e.text.lower() and "non-fatal" not in e.text.lower()
+    ]
+    if not set_up and not illegal and not sxid and not stale:
+        return
+    bound = facts.all("nccl.nvls_bind_failed")
+    versions = [e for _, e in facts.nccl_versions()][:2]
+    lines = lines_of([*set_up, *illegal, *bound, *sxid, *stale, *versions])
+    state = 0.25 if stale else (0.6 if bound or illegal or sxid else 0.38)
+    tell = [
+        "journalctl -u nvidia-fabricmanager: was it restarted after the last boot",
+        "run once with NCCL_NVLS_ENABLE=0",
+    ]
+    yield Finding(
+        "fabric-manager-state", state, "fatal", "NVSwitch multicast cannot be set up on this node", lines,
+        "Stop all GPU processes, reset the GPUs with Fabric Manager stopped and start it again, or reboot; NCCL_NVLS_ENABLE=0 gets a job through.", tell,
+    )  # fmt: skip
+    yield Finding(
+        "fabric-manager-restarted", 0.85 - state, "fatal", "Fabric Manager was probably restarted under running GPU clients", lines,
+        "Reboot, or reset the GPUs with Fabric Manager stopped; start Fabric Manager of the driver's version.", tell,
+    )  # fmt: skip
+
+
+def registration(facts: Facts) -> Iterator[Finding]:
+    """A user buffer could not be registered with NVLS or the network; NCCL goes on without.
+
+    Fires on the registration messages of src/transport/nvls.cc and src/register. Minor: only the speed-up is lost. cudaMalloc memory cannot
+    be bound to a multicast object; memory of ncclMemAlloc can.
+    """
+    _, registering = _multicast_errors(facts)
+    other = facts.all("nccl.register_failed")
+    space = facts.all("nccl.space_exhausted")
+    if space:
+        yield Finding(
+            "user-buffer-registration", 0.7, "fatal", "no room for another symmetric window: its address range is used up", lines_of(space),
+            "Register fewer or smaller windows, deregister those no longer used, or raise NCCL_WIN_STRIDE; upgrade NCCL.", ["NCCL_DEBUG_SUBSYS=REG,ALLOC"],
+        )  # fmt: skip
+    if registering or other:
+        yield Finding(
+            "user-buffer-registration", 0.8, "minor", "a user buffer could not be registered; NCCL goes on without", lines_of([*registering, *other]),
+            "Allocate the buffer with ncclMemAlloc (in PyTorch: the process group's memory pool) and register it.", ["run once with NCCL_LOCAL_REGISTER=0 and NCCL_GRAPH_REGISTER=0"],
+        )  # fmt: skip
+
+
+def imex(facts: Facts) -> Iterator[Finding]:
+    """Memory that is shared between hosts over NVLink needs an IMEX channel and domain.
+
+    Fires on cuMemCreate or import of fabric handles refused with "operation not permitted", on NCCL's MNNVL message, and on a missing channel
+    device. Without such handles in play "operation not permitted" has other causes.
+    """
+    refused = [
+        e
+        for e in facts.all("cuda.not_permitted", "cuda.fabric_refused")
+        if "not permitted" in e.text or "fabric" in e.text.lower()
+    ]
+    refused += [
+        e
+        for text, e in facts.cuda_errors()
+        if "operation not permitted" in text and e.file in ("mnnvl.cc", "p2p.cc", "nvls.cc", "allocator.cc", "init.cc")
+    ]
+    said = facts.all("nccl.mnnvl_broken", "imex.channel_missing", "imex.not_running")
+    if refused or said:
+        yield Finding(
+            "imex-not-configured", 0.8 if said or refused else 0.5, "fatal", "memory handles of the NVLink fabric are refused: no IMEX channel or domain", lines_of([*refused, *said]),
+            "Create /dev/nvidia-caps-imex-channels/channel0 (nvidia-modprobe, or mknod with the major number of /proc/devices), pass it into the container, and run nvidia-imex on all hosts of the domain.",
+            ["ls -l /dev/nvidia-caps-imex-channels", "nvidia-imex-ctl -N"],
+        )  # fmt: skip
+
+
+RULES = (links_down, peer_access_off, system_not_ready, multicast_set_up, registration, imex)

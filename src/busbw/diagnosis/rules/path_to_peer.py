@@ -1,0 +1,314 @@
+"""RDMA traffic that does not get through: GID, MTU, lossy fabric, flapping link, rails, congestion control."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from busbw.diagnosis.facts import Counter, Event, Facts, Setting, lines_of
+from busbw.diagnosis.findings import Finding
+from busbw.diagnosis.rules.shared import active
+
+__all__ = ["RULES"]
+
+RETRY_EXCEEDED, RNR_RETRY_EXCEEDED, FLUSHED = 12, 13, 5
+"""Work completion status (ibv_wc_status): retries exceeded, receiver not ready, flushed after another error."""
+
+_TELL = [
+    "show_gids on both hosts; ib_write_bw -x GID -d DEV between them",
+    "ibv_devinfo: active_mtu on both hosts; ping -M do -s 8972 PEER (RoCE with MTU 9000)",
+    "ethtool -S IFACE and hw_counters before and after: local_ack_timeout_err, out_of_sequence, link_downed",
+]
+_LINK_LOCAL = re.compile(r"fe80[:0-9a-f]*", re.IGNORECASE)
+
+
+def _link_local_gids(facts: Facts) -> list[Event]:
+    """Lines whose chosen GID is link-local: NCCL's own, or the entry of ibv_devinfo that NCCL_IB_GID_INDEX selects."""
+    own = [
+        e
+        for e in facts.all("nccl.ib_completion", "nccl.ib_call_failed", "nccl.gid")
+        if _LINK_LOCAL.search(e.text) and "GID" in e.text.upper()
+    ]
+    chosen = {s.value for s in active(facts, "NCCL_IB_GID_INDEX", "UCX_IB_GID_INDEX", "NVSHMEM_IB_GID_INDEX")}
+    listed = [
+        e
+        for e in facts.all("rdma.gid")
+        if e.fields.get("index") in chosen and _LINK_LOCAL.match(e.fields.get("gid", ""))
+    ]
+    first_version = [
+        e for e in facts.all("rdma.gid") if e.fields.get("index") in chosen and "v1" in e.fields.get("type", "")
+    ]
+    return own + listed + first_version
+
+
+def _port_events(facts: Facts) -> list[Event]:
+    down = [
+        e
+        for e in facts.all("nccl.ib_async")
+        if any(w in e.text.lower() for w in ("port error", "port active", "fatal", "link"))
+    ]
+    down += facts.all("nccl.ib_device_failed")
+    down += [
+        e
+        for e in facts.all("kernel.nic_link")
+        if e.fields.get("state", "").lower().rstrip(".,") in ("down", "unplugged", "up", "plugged")
+    ]
+    return sorted(down, key=lambda e: e.at)
+
+
+def _lossy_counters(facts: Facts) -> list[Counter]:
+    names = (
+        "local_ack_timeout_err",
+        "packet_seq_err",
+        "out_of_sequence",
+        "implied_nak_seq_err",
+        "rx_discards_phy",
+        "roce_adp_retrans",
+        "rx_prio0_discards",
+    )
+    return [c for c in facts.counters if c.name in names and c.value > 0]
+
+
+def gid_of_the_wrong_kind(facts: Facts) -> Iterator[Finding]:
+    """The GID index that is set selects a RoCE v1 or a link-local entry.
+
+    Fires when NCCL_IB_GID_INDEX points, in show_gids or ibv_devinfo, at an entry of RoCE v1 or of fe80:: although an entry of RoCE v2 with
+    an IPv4 address exists. Silent when the index selects such an entry, and when no index is set.
+    """
+    chosen = active(facts, "NCCL_IB_GID_INDEX", "UCX_IB_GID_INDEX", "NVSHMEM_IB_GID_INDEX")
+    gids = facts.all("rdma.gid")
+    good = [e for e in gids if "v2" in e.fields.get("type", "") and "ffff:" in e.fields.get("gid", "").lower()]
+    bad = [
+        e for e in gids
+        if e.fields.get("index") in {s.value for s in chosen} and ("v1" in e.fields.get("type", "") or _LINK_LOCAL.match(e.fields.get("gid", "")))
+    ]  # fmt: skip
+    if chosen and bad and good:
+        yield Finding(
+            "roce-gid-index", 0.85, "fatal" if facts.failures() else "major", f"GID index {chosen[0].value} is {bad[0].fields.get('type', '').strip()} {bad[0].fields.get('gid', '')}, not a routable RoCE v2 address",
+            lines_of([*chosen, *bad, *good]), f"Use index {good[0].fields.get('index')} (RoCE v2, IPv4), or unset the variable with NCCL 2.21 and later.", _TELL[:1],
+        )  # fmt: skip
+
+
+def flapping_link(facts: Facts) -> Iterator[Finding]:
+    """A port goes down, and perhaps up again, under the job.
+
+    Fires on NCCL's asynchronous events (port error, port active), and on the kernel's link down lines of an RDMA NIC, with or without
+    a transfer that fails afterwards. Silent on a link that only comes up once: that is a boot.
+    """
+    events = _port_events(facts)
+    states: dict[str, list[Event]] = {}
+    for event in facts.all("rdma.link"):
+        states.setdefault(event.fields.get("device", ""), []).append(event)
+    changing = [e for seen in states.values() if len({e.fields.get("state") for e in seen}) > 1 for e in seen]
+    polling = [e for seen in states.values() for e in seen if e.fields.get("physical", "").upper() == "POLLING"]
+    if (changing or polling) and not events:
+        yield Finding(
+            "link-flap", 0.8 if changing else 0.5, "major", "an RDMA link changes its state" if changing else "an RDMA link looks for its partner", lines_of(changing or polling),
+            "Change cable or transceiver of the port named; check the switch's port.", ["mlxlink -d DEV -c -e", "rdma link, repeated"],
+        )  # fmt: skip
+        return
+    down = [e for e in events if any(w in e.text.lower() for w in ("error", "down", "fatal", "unplugged", "failed"))]
+    down = [e for e in down if "work queue error" not in e.text.lower() and "access" not in e.text.lower()]
+    if not down:
+        return
+    completions = facts.all("nccl.ib_completion")
+    yield Finding(
+        "link-flap", 0.85, "fatal" if completions or any(e.name == "nccl.ib_async" for e in down) else "major",
+        f"a network port went down {len(down)} times", lines_of([*events, *completions]),
+        "Change cable or transceiver of the port named, check the switch's log; raise NCCL_IB_TIMEOUT (22) and NCCL_IB_RETRY_CNT to ride short flaps out.",
+        ["mlxlink -d DEV -c -e (cable and error counters)", "ibdiagnet --pc -P all=1 or the switch's port counters"],
+    )  # fmt: skip
+
+
+def unanswered_packets(facts: Facts) -> Iterator[Finding]:
+    """A queue pair gave up: the peer did not acknowledge (status 12), or was never reached at connection set-up.
+
+    Fires on completion status 12 (RETRY_EXC) and on ibv_modify_qp failing. The message alone has several causes: GID, MTU, lossy fabric,
+    flapping link, a peer that died; what else was read shifts the weights, and the commands tell them apart. Status 5 (flushed) follows
+    another error and is never the cause.
+    """
+    completions = [e for e in facts.all("nccl.ib_completion") if e.number("status") == RETRY_EXCEEDED]
+    modify = [e for e in facts.all("nccl.ib_call_failed") if "modify_qp" in e.fields.get("call", "")]
+    retries = facts.all("ucx.retry_exceeded")
+    if not completions and not modify and not retries:
+        return
+    symptom = [*completions, *retries, *modify]
+    link_local = _link_local_gids(facts)
+    flaps = _port_events(facts)
+    lossy = _lossy_counters(facts)
+    pinned = list(active(facts, "NCCL_IB_GID_INDEX"))
+    infiniband = any("/IB" in e.fields.get("devices", "") for e in facts.all("nccl.ib_devices")) and not any(
+        "/RoCE" in e.fields.get("devices", "") for e in facts.all("nccl.ib_devices")
+    )
+    died = facts.all(
+        "kernel.killed", "kernel.segfault", "launcher.signal", "launcher.oom", "kernel.xid", "kernel.gpu_lost"
+    )
+    weights = {"roce-gid-index": 0.34, "roce-lossy-fabric": 0.22, "mtu-mismatch": 0.18, "link-flap": 0.2}
+    if pinned and not link_local:
+        weights.update({"roce-gid-index": 0.2, "mtu-mismatch": 0.3})
+    small_mtu = [e for e in facts.all("rdma.mtu") if (e.number("mtu") or 4096) < 4096 and facts.all("rdma.max_mtu")]
+    if small_mtu:
+        weights.update({"mtu-mismatch": 0.3})
+    if modify and not completions and not retries:
+        weights = {"roce-gid-index": 0.55, "rail-cross-nic": 0.25, "link-flap": 0.1}
+        rails = _different_rails(modify)
+        if rails:
+            weights = {"rail-cross-nic": 0.65, "roce-gid-index": 0.25}
+        if any("Invalid argument" in e.text for e in modify):
+            weights = {"roce-gid-index": 0.7, "mtu-mismatch": 0.1}
+    if infiniband:
+        weights = {"link-flap": 0.5, "mtu-mismatch": 0.1, "link-rate-degraded": 0.1}
+    if link_local:
+        weights = {"roce-gid-index": 0.9}
+    elif lossy:
+        weights = {"roce-lossy-fabric": 0.65, "link-flap": 0.15, "mtu-mismatch": 0.1}
+    elif died:
+        weights = {"link-flap": 0.1, "roce-lossy-fabric": 0.1}
+    if flaps:
+        weights.pop("link-flap", None)
+        weights = {k: w * 0.4 for k, w in weights.items()}
+    what = {
+        "roce-gid-index": ("the GID in use is no routable RoCE v2 address", "Pick the RoCE v2 GID of the IPv4 address (show_gids) with NCCL_IB_GID_INDEX; NCCL 2.21 and later finds it."),
+        "roce-lossy-fabric": ("the RoCE fabric loses packets", "Map RoCE to a lossless class (NCCL_IB_TC, PFC on the switch) or run ECN with DCQCN end to end."),
+        "mtu-mismatch": ("large packets do not pass: MTU differs on the way", "Set the same MTU on NICs and switch ports (9000 for RoCE with 4096 payload)."),
+        "link-flap": ("the link to the peer fails or flaps", "Check cables, transceivers and the switch's log; see which rank's NIC is named most."),
+        "rail-cross-nic": ("a connection crosses rails that the fabric keeps apart", "Set NCCL_CROSS_NIC=0, and see that NIC i of every host is on rail i."),
+        "link-rate-degraded": ("a port runs below its rate", "Check ibstat Rate on every port."),
+    }  # fmt: skip
+    for kind, weight in weights.items():
+        summary, remedy = what[kind]
+        extra: list[Event | Setting | Counter] = []
+        if kind == "roce-gid-index":
+            extra = [*link_local, *pinned, *facts.all("rdma.gid")]
+        elif kind == "roce-lossy-fabric":
+            extra = list(lossy)
+        elif kind == "mtu-mismatch":
+            extra = [*pinned, *facts.all("rdma.mtu")]
+        yield Finding(
+            kind, weight, "fatal", f"{len(symptom)} transfers or connections got no answer: {summary}", lines_of([*symptom[:8], *extra]),
+            remedy, _TELL,
+        )  # fmt: skip
+
+
+def _different_rails(events: list[Event]) -> bool:
+    """Whether local and remote GID of a failed connection are IPv4 addresses of different third octets: two rails."""
+    for event in events:
+        addresses = re.findall(r"::ffff:(\d+\.\d+\.\d+)\.\d+", event.text)
+        if len(addresses) >= 2 and addresses[0] != addresses[1]:
+            return True
+    return False
+
+
+def memory_refused(facts: Facts) -> Iterator[Finding]:
+    """The NIC was refused memory it should read or write: protection or access errors on a queue pair.
+
+    Fires on completion status 4 (LOC_PROT), 8 (LOC_ACCESS), 10 (REM_ACCESS) and on "local access violation" events. With GPUDirect that is
+    peer-to-peer traffic that ACS or the IOMMU sends elsewhere; a peer that freed its buffer does the same.
+    """
+    events = [e for e in facts.all("nccl.ib_completion") if e.number("status") in (4, 8, 10)]
+    events += [e for e in facts.all("nccl.ib_async") if "access" in e.text.lower()]
+    if events:
+        lines = lines_of([*events, *active(facts, "NCCL_NET_GDR_LEVEL")])
+        tell = ["lspci -vvv | grep -i acsctl", "run once with NCCL_NET_GDR_LEVEL=0: does it work"]
+        yield Finding(
+            "pcie-acs-enabled", 0.5, "fatal", "the NIC may not access the memory it was given: peer-to-peer traffic is redirected", lines,
+            "Turn ACS off on the bridges above GPU and NIC; NCCL_NET_GDR_LEVEL=0 gets a job through meanwhile.", tell,
+        )  # fmt: skip
+        yield Finding(
+            "iommu-p2p",
+            0.25,
+            "fatal",
+            "the IOMMU translates traffic between NIC and GPU",
+            lines,
+            "Boot with iommu=pt or with the IOMMU off.",
+            tell,
+        )
+
+
+def receiver_not_ready(facts: Facts) -> Iterator[Finding]:
+    """The peer had no receive posted in time (status 13): its process is stuck or gone.
+
+    Fires on completion status 13 (RNR_RETRY_EXC).
+    """
+    events = [e for e in facts.all("nccl.ib_completion") if e.number("status") == RNR_RETRY_EXCEEDED]
+    if events:
+        yield Finding(
+            "rank-late-or-stuck", 0.5, "fatal", "a peer did not post its receives in time", lines_of(events),
+            "Look at the process at the other end: its stack, its GPU, its log.", ["py-spy dump --pid PID and nvidia-smi on the peer"],
+        )  # fmt: skip
+
+
+def lossy_fabric(facts: Facts) -> Iterator[Finding]:
+    """NIC counters show lost RoCE packets without a working loss control.
+
+    Fires when acknowledge time-outs or sequence errors are counted; stronger when no ECN marks were seen and all traffic is in priority 0
+    (no lossless class). Silent when all of these counters are 0.
+    """
+    losses = _lossy_counters(facts)
+    if not losses or facts.all("nccl.ib_completion"):
+        return
+    unmarked = [
+        c for c in facts.counters if c.name in ("np_ecn_marked_roce_packets", "rp_cnp_handled") and c.value == 0
+    ]
+    prio = [c for c in facts.counters if re.fullmatch(r"[rt]x_prio\d_packets", c.name)]
+    busy = [c for c in prio if c.value > 0]
+    only_zero = bool(busy) and all("prio0" in c.name for c in busy)
+    lossless = [c for c in prio if "prio3" in c.name and c.value == 0]
+    confidence = 0.55 + (0.15 if unmarked else 0) + (0.15 if only_zero else 0)
+    yield Finding(
+        "roce-lossy-fabric", confidence, "major", "the NIC counts lost or unacknowledged packets" + (", all traffic in priority 0" if only_zero else ""),
+        lines_of([*losses, *unmarked, *(busy if only_zero else []), *(lossless if only_zero else [])], most=16),
+        "Put RoCE into a lossless class (DSCP on the NIC, PFC on the switch) or turn ECN and DCQCN on end to end; count again under incast.",
+        ["mlnx_qos -i IFACE; cma_roce_tos -d DEV", "read hw_counters before and after a run"],
+    )  # fmt: skip
+
+
+def rails_crossed(facts: Facts) -> Iterator[Finding]:
+    """NCCL_CROSS_NIC lets connections cross rails on a fabric that keeps them apart, or forbids it where NICs are not aligned.
+
+    Fires when channels use different NICs at their two ends while a transfer or connection fails. Silent without a failure: on a
+    full fat tree crossing is harmless.
+    """
+    failures = facts.all("nccl.ib_completion", "nccl.ib_call_failed", "nccl.connect_failed")
+    crossing = [s for s in active(facts, "NCCL_CROSS_NIC") if s.value in ("1", "2")]
+    if failures and crossing:
+        yield Finding(
+            "rail-cross-nic", 0.5, "fatal", f"NCCL_CROSS_NIC={crossing[0].value} and connections fail", lines_of([*crossing, *failures]),
+            "Set NCCL_CROSS_NIC=0 on a rail-only fabric.", ["ib_write_bw between NIC i of one host and NIC j of another"],
+        )  # fmt: skip
+
+
+def congestion_control(facts: Facts) -> Iterator[Finding]:
+    """The NIC is throttled by congestion control that this fabric does not handle well.
+
+    Fires when congestion notifications were handled in great number (rp_cnp_handled over 1e5 with no loss), and on messages that name
+    ECE, DCQCN or zero-touch RoCE with a failure.
+    """
+    handled = [c for c in facts.counters if c.name == "rp_cnp_handled" and c.value > 1e5]
+    settings = [
+        s for s in active(facts, "NCCL_IB_ECE_ENABLE", "UCX_RC_MLX5_ECE", "UCX_IB_ECE") if s.value not in ("0", "n")
+    ]
+    failures = facts.all("nccl.ib_completion", "nccl.ib_call_failed")
+    named = [e for e in facts.all("nccl.ib_call_failed") if "ece" in e.fields.get("call", "").lower()]
+    if named or (settings and failures):
+        yield Finding(
+            "congestion-control-setting", 0.7 if named else 0.45, "fatal", "connection options of enhanced connection establishment (ECE) are refused or harmful",
+            lines_of([*named, *settings, *failures]), "Set NCCL_IB_ECE_ENABLE=0, or the same firmware on all NICs.", ["mlxconfig -d DEV q | grep -i -e ECE -e ROCE_CC"],
+        )  # fmt: skip
+    elif handled and not _lossy_counters(facts):
+        yield Finding(
+            "congestion-control-setting", 0.5, "major", "the sender was told to slow down very often although nothing was lost", lines_of(handled),
+            "Check ECN thresholds on the switch and DCQCN parameters on the NIC.", ["read rp_cnp_handled and np_cnp_sent before and after a run"],
+        )  # fmt: skip
+
+
+RULES = (
+    gid_of_the_wrong_kind,
+    flapping_link,
+    unanswered_packets,
+    memory_refused,
+    receiver_not_ready,
+    lossy_fabric,
+    rails_crossed,
+    congestion_control,
+)

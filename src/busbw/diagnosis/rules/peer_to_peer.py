@@ -1,0 +1,133 @@
+"""Peer access between GPUs: not there, claimed and not there, needed by host buffers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from busbw.diagnosis.facts import Event, Facts, lines_of
+from busbw.diagnosis.findings import Finding
+from busbw.diagnosis.rules.shared import active
+from busbw.hardware.formats import TopologyMatrix
+
+__all__ = ["RULES"]
+
+_WITHOUT_P2P = re.compile(r"GeForce\s+(?:RTX\s*)?[2-9]0\d\d|RTX\s*[2345]0[5-9]0\b|GeForce", re.IGNORECASE)
+"""Consumer cards, for which the driver offers no peer access over PCIe (NVIDIA forum and driver release notes since Turing)."""
+
+
+def _consumer_cards(facts: Facts) -> list[Event]:
+    return [e for e in facts.all("nccl_tests.device", "nvlink.gpu") if _WITHOUT_P2P.search(e.text)]
+
+
+def access_refused(facts: Facts) -> Iterator[Finding]:
+    """NCCL counts on peer access, or on a shared host buffer, and the driver refuses.
+
+    Fires on CUDA error 217 (peer access is not supported). Behind opening an IPC handle or enabling a peer it is P2P misdetected: processes
+    with different device masks, containers, consumer cards. In NCCL's cuMem host allocation (src/include/alloc.h, shm.cc; 2.24 and later)
+    it is the host buffer that needs the access.
+    """
+    errors = [e for text, e in facts.cuda_errors() if "peer access is not supported" in text]
+    errors += [e for e in facts.all("cuda.peer_unsupported", "nccl.ipc_open_failed") if e not in errors]
+    errors += [e for text, e in facts.cuda_errors() if "mapping of buffer object failed" in text and e not in errors]
+    if not errors:
+        return
+    host_side = [
+        e
+        for e in errors
+        if e.file in ("alloc.h", "shm.cc", "shmutils.cc", "allocator.cc")
+        or "cuMemHost" in (e.function or "")
+        or "CuMemHost" in e.text
+    ]
+    host_side += (
+        [
+            e
+            for e in facts.all("nccl.backtrace")
+            if e.fields.get("file", "").endswith(("shm.cc", "allocator.cc")) and e.fields.get("code") == "1"
+        ]
+        if host_side
+        else []
+    )
+    p2p_links = [link for link in facts.links if link.transport == "P2P"]
+    if host_side:
+        yield Finding(
+            "cumem-host-no-p2p", 0.75, "fatal", "NCCL's shared host buffers need peer access that these GPUs do not have", lines_of([*host_side, *errors]),
+            "Set NCCL_CUMEM_HOST_ENABLE=0 (or NCCL_CUMEM_ENABLE=0), or upgrade NCCL.", ["nvidia-smi topo -p2p r", "run once with NCCL_CUMEM_HOST_ENABLE=0"],
+        )  # fmt: skip
+    yield Finding(
+        "p2p-unsupported-misdetected", 0.2 if host_side else 0.8, "fatal", "peer access is assumed and the driver refuses it", lines_of([*p2p_links[:4], *errors]),
+        "Make all GPUs visible to every process (same CUDA_VISIBLE_DEVICES, --gpus all), or set NCCL_P2P_DISABLE=1.",
+        ["nvidia-smi topo -p2p r", "the CUDA sample p2pBandwidthLatencyTest inside the container"],
+    )  # fmt: skip
+
+
+def cards_without_p2p(facts: Facts) -> Iterator[Finding]:
+    """These GPUs have no peer access; staging through the host is what to expect.
+
+    Fires on NCCL's "Could not enable P2P" or SHM connections together with consumer cards. Minor: nothing is broken.
+    """
+    cards = _consumer_cards(facts)
+    refused = facts.all("nccl.p2p_not_enabled")
+    shm = [link for link in facts.links if link.transport == "SHM"]
+    off = active(facts, "NCCL_P2P_DISABLE")
+    if (cards and (refused or shm) and not off) or (refused and not facts.all("nccl.p2p_disabled_nvlink")):
+        yield Finding(
+            "p2p-unsupported-gpu", 0.6 if cards else 0.45, "minor", "no peer access between these GPUs: traffic is staged through host memory", lines_of([*refused, *cards, *shm]),
+            "Nothing to mend on consumer cards; NCCL_P2P_DISABLE=1 saves the attempt. On data-centre cards check IOMMU, ACS and the virtual machine.",
+            ["nvidia-smi topo -p2p r"],
+        )  # fmt: skip
+
+
+def pairs_without_access(facts: Facts) -> Iterator[Finding]:
+    """`nvidia-smi topo -p2p` or the driver says that the chipset or the GPU does not support peer access.
+
+    Fires on the status words CNS (chipset not supported), GNS (GPU not supported), TNS (topology) and NS in such a matrix.
+    """
+    refs = set()
+    for path, topology in facts.topologies:
+        if isinstance(topology, TopologyMatrix):
+            refs |= {
+                ref
+                for link in topology.gpu_links()
+                if link.kind in ("CNS", "GNS", "NS", "TNS") and (ref := facts.line_of(path, link.line)) is not None
+            }
+    if refs:
+        yield Finding(
+            "p2p-unsupported-gpu", 0.6, "minor", "the driver offers no peer access between these GPUs", sorted(refs)[:12],
+            "Expected on consumer cards and across some chipsets; NCCL then uses shared memory.", ["nvidia-smi topo -p2p r"],
+        )  # fmt: skip
+
+
+def hang_until_p2p_is_off(facts: Facts) -> Iterator[Finding]:
+    """A job works only with NCCL_P2P_DISABLE=1 on a machine whose GPUs talk over PCIe.
+
+    Fires when a note says so (the variable mentioned as a remedy) and a topology without NVLink, or none, is given. Direct PCIe traffic that
+    never arrives is ACS or the IOMMU. Silent when NVLink connects the GPUs.
+    """
+    remedies = [s for s in facts.setting("NCCL_P2P_DISABLE") if s.origin == "note" and s.value == "1"]
+    matrices = [t for _, t in facts.topologies if isinstance(t, TopologyMatrix)]
+    nvlink = any(link.nvlinks for t in matrices for link in t.gpu_links())
+    if remedies and not nvlink:
+        lines = lines_of(remedies)
+        tell = ["lspci -vvv | grep -i acsctl", "cat /proc/cmdline; dmesg | grep -i iommu", "p2pBandwidthLatencyTest"]
+        yield Finding(
+            "pcie-acs-enabled",
+            0.45,
+            "fatal",
+            "direct traffic between GPUs over PCIe does not arrive",
+            lines,
+            "Turn ACS off on the bridges above the GPUs.",
+            tell,
+        )
+        yield Finding(
+            "iommu-p2p",
+            0.4,
+            "fatal",
+            "direct traffic between GPUs over PCIe does not arrive",
+            lines,
+            "Boot with iommu=pt or with the IOMMU off.",
+            tell,
+        )
+
+
+RULES = (hang_until_p2p_is_off, access_refused, cards_without_p2p, pairs_without_access)

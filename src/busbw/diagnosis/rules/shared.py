@@ -1,0 +1,96 @@
+"""Questions that several rules ask of the facts."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+
+from busbw.diagnosis.facts import Event, Facts, Setting
+from busbw.hardware.formats import TopologyMatrix
+
+__all__ = [
+    "active", "address_of", "failed", "has_nvlink", "is_multi_node", "node_count", "unroutable_address", "unroutable_interface", "uses_rdma",
+]  # fmt: skip
+
+_LOCAL_INTERFACES = re.compile(
+    r"^(lo|docker\d*|br-|virbr|veth|vnet|lxc|lxdbr|podman|cni|flannel|cali|tunl|kube|dummy|cilium|weave|nodelocaldns|tailscale|wg\d)"
+)
+_ADDRESS = re.compile(r"(?P<v4>\d{1,3}(?:\.\d{1,3}){3})|\[?(?P<v6>[0-9a-fA-F]{0,4}:[0-9a-fA-F:]*:[0-9a-fA-F:]*)")
+
+_LOCAL_NETWORKS = tuple(
+    ipaddress.ip_network(n)
+    for n in (
+        "127.0.0.0/8",
+        "169.254.0.0/16",
+        "172.17.0.0/16",
+        "172.18.0.0/16",
+        "192.168.122.0/24",
+        "::1/128",
+        "fe80::/10",
+    )
+)
+"""Loopback, link-local, and the default networks of Docker and libvirt: the same on every host, so no way to another one."""
+
+
+def address_of(text: str) -> str | None:
+    """The first IP address in a text such as `eth0:10.0.0.4<0>`."""
+    match = _ADDRESS.search(text)
+    return (match["v4"] or match["v6"]) if match else None
+
+
+def unroutable_address(text: str) -> bool:
+    """Whether the address in the text means something else on every host."""
+    address = address_of(text)
+    if address is None:
+        return False
+    try:
+        parsed = ipaddress.ip_address(address)
+    except ValueError:
+        return False
+    return any(parsed in network for network in _LOCAL_NETWORKS)
+
+
+def unroutable_interface(name: str) -> bool:
+    """Whether an interface of this name leads to no other host: loopback, container and virtual bridges."""
+    return _LOCAL_INTERFACES.match(name) is not None
+
+
+def node_count(facts: Facts) -> int | None:
+    """Hosts of the job as far as anybody says so: NCCL's nNodes, host names, nodes of a benchmark. None: unknown."""
+    said = [n for e in facts.all("nccl.comm_nodes") if (n := e.number("nodes")) is not None]
+    said += [c.nodes for c in facts.curves if c.nodes is not None]
+    if len(facts.hosts) > 1:
+        said.append(len(facts.hosts))
+    return max(said, default=None)
+
+
+def is_multi_node(facts: Facts) -> bool:
+    """Whether the job certainly spans hosts."""
+    return (node_count(facts) or 0) > 1 or any(link.transport == "NET" for link in facts.links)
+
+
+def active(facts: Facts, *names: str) -> list[Setting]:
+    """Settings that were in force: what a sentence or a trial mentions is not."""
+    return [s for s in facts.setting(*names) if s.origin != "note"]
+
+
+def has_nvlink(facts: Facts) -> bool:
+    """Whether a topology, a graph or a message shows NVLink between GPUs."""
+    for _, topology in facts.topologies:
+        if isinstance(topology, TopologyMatrix) and any(link.nvlinks for link in topology.gpu_links()):
+            return True
+    if any(e.fields.get("type_intra", "").startswith("NV") for e in facts.all("nccl.graph")):
+        return True
+    return bool(facts.all("nccl.p2p_disabled_nvlink", "nvlink.link_up", "nvlink.link_down"))
+
+
+def uses_rdma(facts: Facts) -> bool:
+    """Whether traffic between hosts goes over verbs or libfabric."""
+    return bool(facts.all("nccl.ib_devices", "nccl.ib_completion", "ofi.provider")) or any(
+        link.network in ("IB", "IBext", "Libfabric") for link in facts.links
+    )
+
+
+def failed(facts: Facts) -> list[Event]:
+    """Messages that end a job: errors of any program and NCCL's warnings about calls that failed."""
+    return [e for e in facts.failures() if e.level == "error" or e.name.endswith(("_failed", "_failure", "completion"))]

@@ -1,0 +1,82 @@
+"""One node among many that is slower."""
+
+from __future__ import annotations
+
+import math
+import re
+import statistics
+from collections import defaultdict
+from collections.abc import Iterator
+
+from busbw.diagnosis.facts import Facts, Pair, lines_of
+from busbw.diagnosis.findings import Finding
+from busbw.statistics import end_effects
+from busbw.units import format_rate
+
+__all__ = ["RULES"]
+
+_NODE_QUANTITIES = ("busbw", "algbw", "bandwidth")
+
+
+def slow_in_every_pair(facts: Facts) -> Iterator[Finding]:
+    """A host is slow with every partner, while its partners are fast with others.
+
+    Fires when the pairs of hosts fall into fast and slow ones (below 80 % of the median of the fast half) and one host explains the slow
+    pairs it is in (multiplicative end effects by median polish, Tukey 1977, "Exploratory Data Analysis"). A slow pair whose two hosts
+    appear nowhere else is named as open. Silent when all pairs are alike.
+    """
+    groups: dict[str, list[Pair]] = defaultdict(list)
+    for pair in facts.pairs:
+        if pair.quantity in _NODE_QUANTITIES and pair.src != pair.dst and pair.value > 0:
+            groups[pair.quantity].append(pair)
+    for pairs in groups.values():
+        if len(pairs) < 3:
+            continue
+        effects = end_effects([(p.src, p.dst, p.value) for p in pairs])
+        best = sorted(p.value for p in pairs)[-max(1, len(pairs) // 2) :]
+        fast = best[len(best) // 2]
+        slow_pairs = [p for p in pairs if p.value < 0.8 * fast]
+        if not slow_pairs or len(slow_pairs) == len(pairs):
+            continue
+        seen: dict[str, int] = defaultdict(int)
+        for p in slow_pairs:
+            seen[p.src] += 1
+            seen[p.dst] += 1
+        suspects = [h for h, n in seen.items() if n > 1 and effects[h] < 0.85]
+        named = min(suspects or seen, key=lambda h: effects[h])
+        open_pairs = [p for p in slow_pairs if named not in (p.src, p.dst)]
+        with_named = [p for p in slow_pairs if named in (p.src, p.dst)]
+        partners = {h for p in with_named for h in (p.src, p.dst)} - {named}
+        cleared = [p for p in pairs if p not in slow_pairs and partners & {p.src, p.dst}]
+        others = f"; {open_pairs[0].src} or {open_pairs[0].dst} too" if open_pairs else ""
+        yield Finding(
+            "slow-node", 0.85 if suspects else 0.55, "major",
+            f"{named} is slow with every partner: {format_rate(with_named[0].value)} where others reach {format_rate(fast)}{others}",
+            lines_of([*with_named, *cleared, *open_pairs]),
+            f"Take {named} out and check its PCIe link width and speed, ACS, NIC rate and firmware, clocks and memory bandwidth; test the open pairs with other partners.",
+            [f"run {named} against three other hosts, and its partners against each other", "lspci -vv | grep LnkSta on the slow host"],
+        )  # fmt: skip
+
+
+def slow_in_every_round(facts: Facts) -> Iterator[Finding]:
+    """A node takes much longer in a check of all nodes, whoever its partner is.
+
+    Fires on per-node times of a node check (DLRover): the node whose fastest round is over twice the median of all nodes' fastest rounds.
+    """
+    best: dict[str, float] = {}
+    events = facts.all("straggler.elapsed")
+    for event in events:
+        for node, seconds in re.findall(r"(\w+):\s*([\d.]+)", event.fields.get("values", "")):
+            best[node] = min(best.get(node, math.inf), float(seconds))
+    if len(best) < 3:
+        return
+    usual = statistics.median(best.values())
+    slow = sorted((node for node, seconds in best.items() if seconds > 2 * usual), key=lambda node: -best[node])
+    if slow:
+        yield Finding(
+            "slow-node", 0.85, "major", f"node {slow[0]} takes {best[slow[0]]:.0f} s where {usual:.0f} s is usual, in every round", lines_of(events),
+            f"Take node {slow[0]} out and check GPU clocks, PCIe links, NICs and CPU load.", ["dcgmi diag -r 3 on that node", "nccl-tests on that node alone"],
+        )  # fmt: skip
+
+
+RULES = (slow_in_every_pair, slow_in_every_round)

@@ -1,0 +1,20 @@
+"""Files that describe hardware: one module a format, each with a function that returns (value, losses).
+
+`topo_matrix` reads `nvidia-smi topo -m`, `nccl_topo_xml` and `nccl_graph_xml` NCCL's topology and graph files.
+Imports only `busbw.errors` and the catalogue.
+"""
+
+from busbw.hardware.formats.nccl_graph_xml import NcclGraphs, read_nccl_graphs, write_nccl_graphs
+from busbw.hardware.formats.nccl_topo_xml import NcclTopology, read_nccl_topology, write_nccl_topology
+from busbw.hardware.formats.topo_matrix import TopologyMatrix, read_topology_matrix
+
+__all__ = [
+    "NcclGraphs",
+    "NcclTopology",
+    "TopologyMatrix",
+    "read_nccl_graphs",
+    "read_nccl_topology",
+    "read_topology_matrix",
+    "write_nccl_graphs",
+    "write_nccl_topology",
+]

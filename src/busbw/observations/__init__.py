@@ -1,0 +1,10 @@
+"""What tools' output says, in columns, with the file and line it came from; and the store that keeps it.
+
+Imports nothing of busbw but units, errors, statistics and hardware.
+"""
+
+from busbw.observations.artefacts import Artefact, sha256_of
+from busbw.observations.secrets import is_allowed_variable, redact, redact_text
+from busbw.observations.tables import SCHEMAS, Rows, rows_of
+
+__all__ = ["SCHEMAS", "Artefact", "Rows", "is_allowed_variable", "redact", "redact_text", "rows_of", "sha256_of"]

@@ -1,0 +1,47 @@
+"""An artefact is one file a user handed over: the thing every row points into."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["CHUNK_BYTES", "Artefact", "sha256_of"]
+
+CHUNK_BYTES = 4 * 2**20
+"""How much of a file is in memory at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Artefact:
+    """One file: its content hash names it everywhere, its path is for people."""
+
+    sha256: str
+    path: str
+    """As shown to the user: relative to what was given on the command line."""
+    file: Path
+    """Where the bytes are now."""
+    size_bytes: int
+
+    @classmethod
+    def of(cls, file: Path, shown_as: str) -> Artefact:
+        """The artefact at `file`. Raises OSError if it cannot be read."""
+        return cls(sha256_of(file), shown_as, file, file.stat().st_size)
+
+    def chunks(self) -> Iterator[bytes]:
+        """The bytes in pieces of at most CHUNK_BYTES. Raises OSError."""
+        with self.file.open("rb") as stream:
+            while chunk := stream.read(CHUNK_BYTES):
+                yield chunk
+
+    def head(self, size: int = 64 * 1024) -> bytes:
+        """The first bytes, for telling formats apart. Raises OSError."""
+        with self.file.open("rb") as stream:
+            return stream.read(size)
+
+
+def sha256_of(file: Path) -> str:
+    """Content hash of a file, hexadecimal. Raises OSError."""
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -1,0 +1,219 @@
+"""What never enters: values of variables outside an allow-list, tokens, keys. Dropped at the door, not hidden later.
+
+Benchmark JSON dumps whole environments (nccl-tests -J) and command lines carry tokens. `redact` keeps the length of the
+text, so that byte offsets stay true in the kept copy of an artefact. Where it errs, it blanks too much.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Sequence
+
+__all__ = ["is_allowed_variable", "redact", "redact_text"]
+
+_ALLOWED_PREFIXES = (
+    "NCCL_", "RCCL_", "UCX_", "UCC_", "FI_", "NVSHMEM_", "NIXL_", "OFI_NCCL_", "SHARP_", "HCOLL_", "MSCCLPP_",
+    "HSA_", "AMD_", "CUDA_", "HIP_", "ROCR_", "NVIDIA_VISIBLE_", "OMPI_MCA_", "PMIX_MCA_", "TORCH_NCCL_",
+    "TORCH_DISTRIBUTED_", "TORCH_CPP_", "GLOO_", "MPICH_", "I_MPI_", "MV2_", "OMP_", "KMP_", "IBV_", "MLX5_",
+    "RDMAV_", "EFA_", "GPU_", "SLURM_JOB_", "SLURM_CPU_", "SLURM_NTASKS", "SLURM_PROCID", "SLURM_LOCALID",
+    "SLURM_NNODES", "SLURM_NODEID",
+)  # fmt: skip
+_ALLOWED_NAMES = frozenset({
+    "LD_LIBRARY_PATH", "LD_PRELOAD", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_PORT", "NODE_RANK",
+    "GROUP_RANK", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "PMI_RANK", "PMI_SIZE",
+    "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_NVML_BASED_CUDA_CHECK", "VLLM_ALLREDUCE_USE_SYMM_MEM",
+})  # fmt: skip
+_SECRET_NAME = re.compile(
+    r"TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL|API_?KEY|ACCESS_?KEY|PRIVATE|COOKIE|SESSION|AUTH", re.IGNORECASE
+)
+_SHOUTED = re.compile(rb"[A-Z_][A-Z0-9_]*")
+
+_NAME = rb"(?P<name>[A-Za-z_][A-Za-z0-9_]{1,127})"
+_STRING = rb"""(?:"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')"""
+_NOT_IN_NAMES = bytes(
+    byte if (byte < 128 and chr(byte).isalnum()) or byte == ord("_") else ord(" ") for byte in range(256)
+)
+"""Translation that leaves names and turns all between them into spaces."""
+_ESCAPE = re.compile(rb"\\(?:[nrt0]|u00[01][0-9a-fA-F])")
+"""A line break or NUL between two variables, as JSON strings write it."""
+
+# What follows NAME= ; quotes around `value` stay.
+_WORD_VALUE = re.compile(rb"(?P<value>" + _STRING + rb"""|(?:[^\s"'\\\x00]|\\.)+)""")
+_LINE_VALUE = re.compile(rb"(?P<value>(?:(?!\s[A-Z_][A-Z0-9_]+=)[^\r\n\x00])+)")
+"""In a line of `env`: up to the end of the line, spaces included."""
+_ITEM_VALUES = {
+    b'"': re.compile(rb'(?P<value>(?:[^"\\\n]|\\.)*)"'),
+    b"'": re.compile(rb"(?P<value>(?:[^'\\\n]|\\.)*)'"),
+    b'\\"': re.compile(rb'(?P<value>(?:\\\\(?:\\.|[^\\\n])|\\[^"\\\n]|[^"\\\n])*)\\"'),
+}
+"""In a list of strings, up to the quote that opened before NAME; also in JSON that is a string of other JSON."""
+
+# All but _ENV_ITEM, _SPREAD_OPTION and _PRIVATE_KEY stay within a line.
+_QUOTED_PAIR = re.compile(rb"""(?P<quote>["'])""" + _NAME + rb"(?P=quote) ?:\s*(?P<value>" + _STRING + rb")")
+_ESCAPED_PAIR = re.compile(
+    rb'\\"' + _NAME + rb'\\"\s*:\s*\\"(?P<value>(?:\\\\(?:\\.|[^\\\n])|\\[^"\\\n]|[^"\\\n])*)\\"'
+)
+"""The pair in JSON that is a string of other JSON."""
+_ENV_ITEM = re.compile(
+    rb"""["']?\bname["']?\s*:\s*["']?"""
+    + _NAME
+    + rb"""["']?\s*,?\s*["']?value["']?\s*:\s*(?P<value>"""
+    + _STRING
+    + rb"""|[^\s"',}\]]+)"""
+)
+"""An entry of `env` in a Kubernetes manifest, YAML or JSON."""
+_SECRET_WORDS = (b"token", b"secret", b"passw", b"api", b"access", b"credential")
+"""One of them is in every match of _SECRET_END."""
+_SECRET_END = rb"(?:token|secret|passw(?:or)?d|api[_\-]?key|access[_\-]?key|credentials?)"
+_SECRET_PAIR = re.compile(
+    rb"""(?i)(?<![A-Za-z0-9_])[A-Za-z0-9_.\-]{0,64}"""
+    + _SECRET_END
+    + rb"""["']?[ \t]*:[ \t]*(?P<value>"""
+    + _STRING
+    + rb"""|[^\s"',}\]]+)"""
+)
+_SECRET_OPTION = re.compile(
+    rb"(?i)--?[a-z0-9_\-]{0,64}"
+    + _SECRET_END
+    + rb"""[a-z0-9_\-]*(?:[= \t]+|["'],[ \t]*(?=["']))(?P<value>"""
+    + _STRING
+    + rb"""|[^\s\-"'][^\s"']*)"""
+)
+_SPREAD_OPTION = re.compile(
+    rb"""(?i)["']--?[a-z0-9_\-]{0,64}""" + _SECRET_END + rb"""[a-z0-9_\-]*["'],\s*(?P<value>""" + _STRING + rb")"
+)
+"""An option and its value as two strings of a list, also on two lines."""
+_PRIVATE_KEY = re.compile(rb"(?P<value>-----BEGIN [A-Z ]*PRIVATE KEY-----[^-]*)")
+_BARE: tuple[tuple[Sequence[bytes], re.Pattern[bytes]], ...] = (
+    (
+        [b"hf_", b"gh", b"glpat-", b"xox", b"sk-", b"sk_", b"pk_", b"npm_", b"pypi-", b"rk_"],
+        re.compile(rb"\b(?P<value>(?:hf|gh[pos]|github_pat|glpat|xox[abp]|[spr]k|npm|pypi)[-_][A-Za-z0-9_\-]{16,})"),
+    ),
+    ([b"akia"], re.compile(rb"\b(?P<value>AKIA[0-9A-Z]{16})\b")),
+    ([b"eyj"], re.compile(rb"\b(?P<value>eyJ[A-Za-z0-9_\-]{8,}\.[A-Za-z0-9_\-]{8,}(?:\.[A-Za-z0-9_\-]+)?)")),
+    ([b"bearer", b"basic"], re.compile(rb"(?i)\b(?:bearer|basic)[ \t]+(?P<value>[A-Za-z0-9+/=._\-]{12,})")),
+    ([b"://"], re.compile(rb"(?<=://)(?P<value>[^/\s:@]+:[^/\s@]+)(?=@)")),
+)  # fmt: skip
+"""Tokens that their shape gives away, with text that a line must have, in lower case, to hold one."""
+
+
+def is_allowed_variable(name: str) -> bool:
+    """Whether the value of an environment variable may be kept.
+
+    >>> [is_allowed_variable(name) for name in ("NCCL_IB_HCA", "AWS_SECRET_ACCESS_KEY", "NCCL_AUTH_TOKEN")]
+    [True, False, False]
+    """
+    if _SECRET_NAME.search(name):
+        return False
+    return name in _ALLOWED_NAMES or name.startswith(_ALLOWED_PREFIXES)
+
+
+def redact(data: bytes) -> bytes:
+    r"""The same bytes with values that must not be kept turned into `*`, byte for byte: length and line breaks stay.
+
+    Blanks the value of NAME=VALUE and of "NAME": "VALUE" when NAME reads like a variable and is not allowed or reads
+    like a secret, values of options such as --token, and bare tokens of well-known shapes. Sees no secret in compressed
+    or encoded text, nor that of a variable written NAME: VALUE without quotes unless NAME ends like token or password.
+
+    >>> redact(b'"HF_TOKEN=hf_abc", "NCCL_DEBUG=INFO"')
+    b'"HF_TOKEN=******", "NCCL_DEBUG=INFO"'
+    """
+    lower = data.lower()
+    data = _without_denied_assignments(data)
+    data = _sub_lines([b'":', b'" :', b"':", b"' :"], _QUOTED_PAIR, _if_denied, data, lower)
+    data = _sub_lines([b'\\"'], _ESCAPED_PAIR, _if_denied, data, lower)
+    if b"value" in lower:
+        data = _ENV_ITEM.sub(_if_denied, data)
+    words = [word for word in _SECRET_WORDS if word in lower]
+    if words:
+        for pattern in (_SECRET_PAIR, _SECRET_OPTION):
+            data = _sub_lines(words, pattern, _blank, data, lower)
+        data = _SPREAD_OPTION.sub(_blank, data)
+    for markers, pattern in _BARE:
+        data = _sub_lines(markers, pattern, _blank, data, lower)
+    if b"-----begin " in lower:
+        data = _PRIVATE_KEY.sub(_blank, data)
+    return data
+
+
+def redact_text(text: str) -> str:
+    """`redact` for one line of text that is shown or stored; its length may differ where a value is not ASCII."""
+    if "=" not in text and ":" not in text and "-" not in text and "_" not in text:
+        return text
+    return redact(text.encode("utf-8", "surrogatepass")).decode("utf-8", "replace")
+
+
+def _blank(match: re.Match[bytes]) -> bytes:
+    """The match with its value blanked; the quotes around the value stay."""
+    text, start, end = match[0], match.start("value") - match.start(), match.end("value") - match.start()
+    if end - start >= 2 and text[start] == text[end - 1] and text[start] in b"\"'":
+        start, end = start + 1, end - 1
+    return text[:start] + re.sub(rb"[^\n\r]", b"*", text[start:end]) + text[end:]
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_denied(name: bytes) -> bool:
+    text = name.decode("ascii")
+    return bool(_SECRET_NAME.search(text) or (_SHOUTED.fullmatch(name) and not is_allowed_variable(text)))
+
+
+def _if_denied(match: re.Match[bytes]) -> bytes:
+    """The match, its value blanked if the variable may not be kept."""
+    return _blank(match) if _is_denied(match["name"]) else match[0]
+
+
+def _without_denied_assignments(data: bytes) -> bytes:
+    """Blanks values after NAME= . From each `=` it looks back for the name: most lines have none and cost nothing."""
+    names = data.translate(_NOT_IN_NAMES)
+    pieces, done, at = [], 0, data.find(b"=")
+    while at >= 0:
+        start = names.rfind(b" ", max(0, at - 136), at) + 1
+        escape = _ESCAPE.match(data, start - 1, at) if start else None
+        start = escape.end() if escape else start
+        name = data[start:at]
+        match = None
+        if 2 <= len(name) <= 128 and not name[:1].isdigit() and _is_denied(name):
+            match = _value_after(data, start, at + 1)
+        if match is None:
+            at = data.find(b"=", at + 1)
+            continue
+        pieces += [data[done : at + 1], _blank(match)]
+        done = match.end()
+        at = data.find(b"=", done)
+    return b"".join([*pieces, data[done:]])
+
+
+def _value_after(data: bytes, name: int, value: int) -> re.Match[bytes] | None:
+    """The value of an assignment; how far it goes depends on what stands before the name."""
+    before = data[max(0, name - 2) : name]
+    for quote, pattern in _ITEM_VALUES.items():
+        if (before == quote if len(quote) == 2 else before[-1:] == quote and before[:1] != b"\\") and (
+            match := pattern.match(data, value)
+        ):
+            return match
+    line = data[max(0, data.rfind(b"\n", max(0, name - 16), name) + 1, name - 16) : name]
+    if line in {b"", b"export ", b"declare -x ", b"setenv "}:
+        return _LINE_VALUE.match(data, value)
+    return _WORD_VALUE.match(data, value)
+
+
+def _sub_lines(
+    markers: Sequence[bytes],
+    pattern: re.Pattern[bytes],
+    replacement: Callable[[re.Match[bytes]], bytes],
+    data: bytes,
+    lower: bytes,
+) -> bytes:
+    """`pattern.sub` in the lines that hold a marker, the others cost little; `lower`: the same lines in lower case."""
+    for marker in markers:
+        pieces, done, at = [], 0, lower.find(marker)
+        while at >= 0:
+            start = lower.rfind(b"\n", done, at) + 1 or done
+            end = lower.find(b"\n", at)
+            end = len(data) if end < 0 else end
+            pieces += [data[done:start], pattern.sub(replacement, data[start:end])]
+            done, at = end, lower.find(marker, end)
+        if pieces:
+            data = b"".join([*pieces, data[done:]])
+    return data

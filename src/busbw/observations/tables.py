@@ -1,0 +1,99 @@
+"""The tables: what an observation may say. Arrow schemas with the unit in the column name; NULL is unknown, never 0.
+
+Every row keeps where it came from: `artefact` (SHA-256 of the file), `line` (from 1) and `byte_offset` of that line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+__all__ = ["SCHEMAS", "SCHEMA_VERSION", "Rows", "rows_of"]
+
+SCHEMA_VERSION = 1
+"""Raised when a column changes meaning or goes; a store names the version it was written with."""
+
+_WHERE: list[tuple[str, pa.DataType]] = [("artefact", pa.string()), ("line", pa.int64()), ("byte_offset", pa.int64())]
+_PROCESS: list[tuple[str, pa.DataType]] = [
+    ("host", pa.string()),
+    ("pid", pa.int64()),
+    ("device", pa.int32()),
+    ("rank", pa.int32()),
+]
+_WORDS = pa.map_(pa.string(), pa.string())
+
+SCHEMAS: dict[str, pa.Schema] = {
+    # One message of a log. `event` names what it means, `fields` holds what it says; NULL: a warning nobody knows.
+    "events": pa.schema([
+        *_WHERE, ("event", pa.string()), ("level", pa.string()), ("time_ns", pa.int64()), *_PROCESS, ("tid", pa.int64()),
+        ("location", pa.string()), ("function", pa.string()), ("text", pa.string()), ("fields", _WORDS),
+    ]),
+    # One row of a benchmark's table, one of its halves. size_bytes: the larger of a rank's send and receive buffers.
+    "measurements": pa.schema([
+        *_WHERE, ("tool", pa.string()), ("tool_version", pa.string()), ("table_index", pa.int32()), ("collective", pa.string()),
+        ("size_bytes", pa.int64()), ("count", pa.int64()), ("dtype", pa.string()), ("redop", pa.string()), ("root", pa.int32()),
+        ("ranks", pa.int32()), ("nodes", pa.int32()), ("in_place", pa.bool_()), ("time_ns", pa.int64()), ("time_is_cpu", pa.bool_()),
+        ("algbw_bytes_per_s", pa.float64()), ("busbw_bytes_per_s", pa.float64()), ("wrong", pa.float64()),
+        ("iterations", pa.int64()), ("min_ns", pa.int64()), ("max_ns", pa.int64()), ("p99_ns", pa.int64()), ("cv_pct", pa.float64()),
+    ]),
+    # One cell of a matrix or list of pairs: a figure between two named ends.
+    "pairs": pa.schema([
+        *_WHERE, ("tool", pa.string()), ("quantity", pa.string()), ("src", pa.string()), ("dst", pa.string()), ("value", pa.float64()),
+        ("unit", pa.string()),
+    ]),
+    # One connection that NCCL opened on one channel.
+    "links": pa.schema([
+        *_WHERE, *_PROCESS, ("channel", pa.int32()), ("src_rank", pa.int32()), ("dst_rank", pa.int32()), ("direction", pa.string()),
+        ("transport", pa.string()), ("via", pa.string()),
+    ]),
+    # One API call as NCCL logged it (COLL, CALL).
+    "calls": pa.schema([
+        *_WHERE, *_PROCESS, ("collective", pa.string()), ("comm", pa.string()), ("op_count", pa.int64()), ("count", pa.int64()),
+        ("dtype", pa.string()), ("redop", pa.string()), ("root", pa.int32()), ("ranks", pa.int32()),
+    ]),
+    # What NCCL chose for one call (TUNING). size_bytes as everywhere, also where the log prints the share of a rank.
+    "choices": pa.schema([
+        *_WHERE, *_PROCESS, ("collective", pa.string()), ("printed_bytes", pa.int64()), ("algorithm", pa.string()),
+        ("protocol", pa.string()), ("channel_low", pa.int32()), ("channel_high", pa.int32()), ("time_ns", pa.int64()),
+    ]),
+    # A variable that is set. origin: environment, configuration file, command line, benchmark report.
+    "settings": pa.schema([*_WHERE, *_PROCESS, ("name", pa.string()), ("value", pa.string()), ("origin", pa.string())]),
+    # A device as a tool named it.
+    "devices": pa.schema([
+        *_WHERE, *_PROCESS, ("kind", pa.string()), ("bus_id", pa.string()), ("name", pa.string()), ("attributes", _WORDS),
+    ]),
+    # A counter or gauge at one moment.
+    "counters": pa.schema([*_WHERE, ("host", pa.string()), ("device", pa.string()), ("port", pa.int32()), ("name", pa.string()),
+                           ("value", pa.float64())]),
+    # What connects two devices of a node (nvidia-smi topo -m, NCCL's topology).
+    "paths": pa.schema([*_WHERE, ("host", pa.string()), ("src", pa.string()), ("dst", pa.string()), ("path", pa.string())]),
+    # What could not be read.
+    "losses": pa.schema([("artefact", pa.string()), ("path", pa.string()), ("line", pa.int64()), ("kind", pa.string()),
+                         ("detail", pa.string()), ("count", pa.int64())]),
+    # What was read.
+    "artefacts": pa.schema([("artefact", pa.string()), ("path", pa.string()), ("size_bytes", pa.int64()),
+                            ("formats", pa.list_(pa.string()))]),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows of one table, in its schema."""
+
+    table: str
+    batch: pa.RecordBatch
+
+
+def rows_of(table: str, rows: Iterable[Mapping[str, Any]]) -> Rows:
+    """Rows from dictionaries; a missing key is NULL. Raises KeyError for a key that the table does not have."""
+    schema = SCHEMAS[table]
+    listed = list(rows)
+    known = set(schema.names)
+    for row in listed:
+        if not known.issuperset(row):
+            raise KeyError(f"table {table} has no column {sorted(set(row) - known)}")
+    columns = [pa.array([row.get(field.name) for row in listed], type=field.type) for field in schema]
+    return Rows(table, pa.RecordBatch.from_arrays(columns, schema=schema))

@@ -1,0 +1,90 @@
+"""What a reader is: the one interface behind which every format lives."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import pyarrow as pa
+
+from busbw.errors import Loss
+from busbw.hardware.formats import NcclGraphs, NcclTopology, TopologyMatrix
+from busbw.observations import Artefact, Rows
+
+__all__ = ["FallbackReader", "FileReader", "Item", "LineReader", "PlainLine", "Template", "Topology"]
+
+Topology = TopologyMatrix | NcclTopology | NcclGraphs
+
+
+Item = Rows | Loss | Topology
+"""What a reader yields: rows of a table, damage it met, or the topology of a node."""
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """The shape of one message, as data. Pattern language: busbw/scan/line_template.hpp."""
+
+    event: str
+    """What the message means, `source.meaning`, such as `nccl.ib_completion`."""
+    pattern: str
+    source: str = ""
+    """Where the message comes from: file and function of the program that prints it, and versions."""
+    level: str | None = None
+    """info, warning or error, for lines that carry no level of their own."""
+    bulky: bool = False
+    """Printed once a call: counted and stored, but not kept line by line when explaining."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlainLine:
+    """A line without NCCL's marker, launcher prefixes taken off."""
+
+    number: int
+    byte_offset: int
+    text: str
+    rank: int | None
+    host: str | None
+    event: str | None
+    """The template that took it, if one did."""
+
+
+@runtime_checkable
+class FileReader(Protocol):
+    """Reads a file that is one document: JSON, XML."""
+
+    name: str
+
+    def sniff(self, head: bytes) -> bool:
+        """Whether these first 64 KiB are this format. By content, never by name."""
+        ...
+
+    def read(self, artefact: Artefact) -> Iterator[Item]:
+        """Everything the file holds. Damage is yielded, not raised."""
+        ...
+
+
+@runtime_checkable
+class LineReader(Protocol):
+    """Reads lines and blocks of lines that stand anywhere in a text. All line readers share one scan of the file."""
+
+    name: str
+    templates: Sequence[Template]
+    signature: re.Pattern[str] | None
+    """`read_lines` is called only if some plain line matches; None: never."""
+
+    def derive(self, events: pa.RecordBatch) -> Iterator[Item]:
+        """Rows of other tables that follow from this reader's events (schema of `events`)."""
+        ...
+
+    def read_lines(self, artefact: Artefact, lines: Sequence[PlainLine]) -> Iterator[Item]:
+        """Blocks found among the plain lines of a file, in order."""
+        ...
+
+
+@runtime_checkable
+class FallbackReader(LineReader, Protocol):
+    """A line reader whose templates are tried after those of all others."""
+
+    fallback: bool

@@ -1,0 +1,653 @@
+"""NCCL_DEBUG logs of NCCL 2.3 to 2.32 and of RCCL, at every level, many ranks interleaved.
+
+What a line means is data: one template a message, several where versions word it differently. Sources name the file of NVIDIA/nccl
+that prints the line. Line heads (host:pid:tid [device], launcher prefixes) are taken off by the scanner.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from busbw.collectives import collective_named
+from busbw.observations import SCHEMAS, Artefact, Rows
+from busbw.readers.base import Item, PlainLine, Template
+from busbw.readers.text import fields_of
+
+__all__ = ["READER", "NcclLogReader"]
+
+_LINKS = ("^Channel {channel:d}", "^Ring {channel:d}")
+TEMPLATES: tuple[Template, ...] = (
+    # --- connections (transport/*.cc) -------------------------------------------------------------------------------------------
+    *(
+        Template(
+            "nccl.link",
+            f"{word}{index} : {{src:d}}[{{src_device:x}}] -> {{dst:d}}[{{dst_device:x}}]{way} via {{via:s}}",
+            "transport/",
+        )
+        for word in _LINKS
+        for index in ("/{index:d}", "")
+        for way in (" [{direction:w}]", "")
+    ),
+    Template(
+        "nccl.collnet_link",
+        "^CollNet {channel:d}/{index:d} : {src:d} [{direction:w}] via {via:s}",
+        "transport/coll_net.cc",
+    ),
+    # --- calls and choices (enqueue.cc), once a call ------------------------------------------------------------------------------
+    Template(
+        "nccl.call",
+        "^{collective:w}: opCount {op_count:x} sendbuff {send:x} recvbuff {recv:x} count {count:d} datatype {dtype:d} op {op:d} root {root:d} "
+        "comm {comm:x} [nranks={ranks:d}]",
+        "src/enqueue.cc",
+        bulky=True,
+    ),
+    Template(
+        "nccl.call",
+        "^{collective:w}: opCount {op_count:x} sendbuff {send:x} recvbuff {recv:x} count {count:d} datatype {dtype:d} op {op:d} root {root:d} "
+        "comm {comm:x}",
+        "src/enqueue.cc",
+        bulky=True,
+    ),
+    Template(
+        "nccl.choice",
+        "^{collective:w}: {bytes:d} Bytes -> Algo {algorithm:w} proto {protocol:w} channel{{Lo..Hi}}={{{low:d}..{high:d}}}",
+        "src/enqueue.cc, 2.24",
+        bulky=True,
+    ),
+    Template(
+        "nccl.choice",
+        "^{collective:w}: {bytes:d} Bytes -> Algo {algorithm:w} proto {protocol:w} time {time_us:f}",
+        "src/enqueue.cc, 2.23",
+        bulky=True,
+    ),
+    Template(
+        "nccl.choice",
+        "^{bytes:d} Bytes -> Algo {algorithm:w} proto {protocol:w} time {time_us:f}",
+        "src/enqueue.cc, to 2.22",
+        bulky=True,
+    ),
+    Template(
+        "nccl.symmetric_choice",
+        "^{collective:w} [{kind:s}]: {bytes:d} Bytes -> Kernel {kernel:w} nchannels {channels:d}",
+        "2.27",
+        bulky=True,
+    ),
+    # --- identity of the process and the communicator (init.cc) ---------------------------------------------------------------------
+    Template("nccl.version", "^NCCL version {version:w}", "src/init.cc, without prefix", "info"),
+    Template("nccl.rccl_version", "RCCL version : {version:w}", "RCCL src/init.cc", "info"),
+    Template("nccl.rccl_version", "^RCCL version {version:w}", "RCCL src/init.cc", "info"),
+    Template("nccl.cuda_driver", "^cudaDriverVersion {version:d}", "src/init.cc"),
+    Template(
+        "nccl.comm",
+        "comm {comm:x} rank {rank:d} nranks {ranks:d} cudaDev {cuda_device:d} nvmlDev {nvml_device:d} busId {bus_id:x} "
+        "commId {comm_id:x} - Init {state:w}",
+        "src/init.cc, 2.18",
+    ),
+    Template(
+        "nccl.comm",
+        "comm {comm:x} rank {rank:d} nranks {ranks:d} cudaDev {cuda_device:d} busId {bus_id:x} {identity:s}- Init {state:w}",
+        "src/init.cc",
+    ),
+    Template(
+        "nccl.comm",
+        "comm {comm:x} rank {rank:d} nranks {ranks:d} cudaDev {cuda_device:d} nvmlDev {nvml_device:d} busId {bus_id:x} {identity:s}- Init {state:w}",
+        "src/init.cc",
+    ),
+    Template(
+        "nccl.comm_nodes",
+        "^comm {comm:x} rank {rank:d} nRanks {ranks:d} nNodes {nodes:d} localRanks {local_ranks:d} localRank {local_rank:d} MNNVL {mnnvl:d}",
+        "src/init.cc, 2.20",
+    ),
+    Template("nccl.comm_old", "^comm {comm:x} rank {rank:d} nranks {ranks:d}", "src/init.cc, 2.3 to 2.9"),
+    Template(
+        "nccl.comm_ended",
+        "comm {comm:x} rank {rank:d} nranks {ranks:d} cudaDev {cuda_device:d} {identity:s} - {state:w} COMPLETE",
+    ),
+    Template(
+        "nccl.init_timings",
+        "Init timings - {function:w}: rank {rank:d} nranks {ranks:d} total {total_s:f} {parts:s}",
+        "2.23",
+    ),
+    Template("nccl.init_timings", "Init timings: rank {rank:d} nranks {ranks:d} total {total_s:f} {parts:s}", "2.22"),
+    Template("nccl.connected", "^Connected all {what:w}", "src/init.cc"),
+    Template("nccl.connected", "^Connected NVLS {what:w}", "src/transport/nvls.cc"),
+    Template(
+        "nccl.channels",
+        "^{coll:d} coll channels, {collnet:d} collnet channels, {nvls:d} nvls channels, {p2p:d} p2p channels, {per_peer:d} p2p channels per peer",
+        "src/init.cc, 2.20",
+    ),
+    Template(
+        "nccl.channels",
+        "^{coll:d} coll channels, {nvls:d} nvls channels, {p2p:d} p2p channels, {per_peer:d} p2p channels per peer",
+        "2.18",
+    ),
+    Template(
+        "nccl.channels", "^{coll:d} coll channels, {p2p:d} p2p channels, {per_peer:d} p2p channels per peer", "to 2.17"
+    ),
+    Template("nccl.ring", "^Channel {channel:d}/{channels:d} : {order:s}", "src/init.cc"),
+    Template("nccl.trees", "^Trees {trees:s}", "src/init.cc"),
+    # --- settings -----------------------------------------------------------------------------------------------------------------------
+    Template("nccl.setting", "^{name:w} set by environment to {value:s}", "src/misc/param.cc"),
+    Template("nccl.setting", "^{name:w} set by {origin:s} to {value:s}", "src/misc/param.cc"),
+    Template("nccl.setting", "^{name:w} set to {value:s}", "src/misc/socket.cc"),
+    Template("nccl.setting_out_of_range", "^{name:w} value {value:s} is out of range", "src/"),
+    Template("nccl.setting_ignored", "Invalid value {value:s} for {name:w}", "src/"),
+    Template("nccl.setting_ignored", "{name:w}={value:w} is invalid", "src/"),
+    Template(
+        "nccl.setting_ignored",
+        "User asked for a minimum of {asked:d} channels, limiting to {value:d}",
+        "src/graph/connect.cc",
+    ),
+    Template(
+        "nccl.setting_ignored",
+        "User asked for a maximum of {asked:d} channels, setting it to {value:d}",
+        "src/graph/connect.cc",
+    ),
+    Template(
+        "nccl.setting_ignored",
+        "NCCL_NTHREADS: invalid number of threads {asked:d} ({rule:s}), using {value:d} instead",
+        "src/graph/tuning.cc",
+    ),
+    Template("nccl.setting_ignored", "{name:w}: invalid number of threads {asked:d}", "src/graph/tuning.cc"),
+    # --- network choice --------------------------------------------------------------------------------------------------------------------
+    Template("nccl.network", "^Using network {network:s}", "src/net.cc"),
+    Template("nccl.network", "^Assigned NET plugin {network:w} to comm", "src/plugin/net.cc"),
+    Template("nccl.network_initialised", "^Initialized NET plugin {network:s}", "src/plugin/net.cc"),
+    Template("nccl.ib_devices", "NET/IB : Using {devices:s}; OOB {oob:s}", "src/transport/net_ib.cc"),
+    Template("nccl.ib_devices", "NET/IB : Using {devices:s} ; OOB {oob:s}", "src/transport/net_ib.cc"),
+    Template("nccl.ib_devices", "NET/IB : Using {devices:s}", "src/transport/net_ib.cc"),
+    Template("nccl.ib_no_device", "NET/IB : No device found", "src/transport/net_ib.cc"),
+    Template("nccl.ib_no_library", "Failed to open libibverbs.so", "src/misc/ibvsymbols.cc"),
+    Template("nccl.socket_devices", "NET/Socket : Using {interfaces:s}", "src/transport/net_socket.cc"),
+    Template("nccl.socket_count", "NET/Socket : {count:d} interfaces found", "src/transport/net_socket.cu, 2.3"),
+    Template("nccl.socket_interface", "NET : Using interface {interface:w}:{address:s}", "src/misc/socket.cu, 2.3"),
+    Template("nccl.bootstrap_interface", "Bootstrap : Using {interface:w}:{address:s}", "src/bootstrap.cc"),
+    Template("nccl.bootstrap_interface", "Bootstrap: Using {interface:w}:{address:s}", "src/bootstrap.cc"),
+    Template(
+        "nccl.net_plugin_absent", "NET/Plugin : Plugin load ({library:w}) returned {code:d} : {error:s}", "src/net.cc"
+    ),
+    Template("nccl.net_plugin_absent", "NET/Plugin : Plugin load returned {code:d} : {error:s}", "src/net.cc"),
+    Template("nccl.net_plugin_absent", "NET/Plugin: Plugin load returned {code:d} : {error:s}", "src/net.cc"),
+    Template("nccl.net_plugin_absent", "NET/Plugin: Could not find: {library:s}", "src/plugin/net.cc"),
+    Template("nccl.net_plugin_absent", "NET/Plugin : No plugin found{rest:s}", "src/net.cc"),
+    Template("nccl.net_plugin_absent", "NET/Plugin: No plugin found{rest:s}", "src/net.cc"),
+    Template("nccl.net_plugin_load_failed", "NET/Plugin: dlerror={error:s}", "src/plugin/plugin_open.cc"),
+    Template("nccl.net_plugin", "NET/Plugin: Loaded net plugin {network:w}", "src/plugin/net.cc"),
+    Template("nccl.net_plugin", "^P2P plugin {network:w}", "nccl-rdma-sharp-plugins"),
+    Template(
+        "nccl.net_plugin_symbol",
+        "NET/Plugin: Failed to find {symbol:w} symbol{rest:s}",
+        "src/net.cc: tries newer versions first",
+    ),
+    Template("nccl.net_plugin", "Plugin Path : {network:s}", "nccl-rdma-sharp-plugins"),
+    Template("nccl.net_plugin", "NET/Plugin: Using {network:w} plugin", "src/plugin/net.cc"),
+    Template("nccl.profiler_absent", "PROFILER/Plugin: Could not find{rest:s}", "src/plugin/profiler.cc"),
+    Template("nccl.tuner_absent", "TUNER/Plugin: {rest:s}", "src/plugin/tuner.cc"),
+    # --- OFI plugin (aws-ofi-nccl) -----------------------------------------------------------------------------------------------------------
+    Template("ofi.provider", "NET/OFI Selected Provider is {provider:w} (found {nics:d} nics)", "aws-ofi-nccl"),
+    Template(
+        "ofi.provider",
+        "~NET/OFI Selected provider is {provider:w}, fabric is {fabric:w} (found {nics:d} nics)",
+        "aws-ofi-nccl",
+    ),
+    Template("ofi.no_provider", "~NET/OFI Only EFA provider is supported", "aws-ofi-nccl"),
+    Template("ofi.no_provider", "~NET/OFI No eligible providers were found", "aws-ofi-nccl"),
+    Template("ofi.no_provider", "~NET/OFI Couldn't find any optimal provider", "aws-ofi-nccl"),
+    Template("ofi.no_provider", "~NET/OFI {what:s}provider not found", "aws-ofi-nccl"),
+    Template("ofi.no_provider", "~fi_getinfo: -{code:d} (No data available)", "fi_info", "error"),
+    Template("ofi.no_provider", "~provider efa output empty list", "libfabric", "error"),
+    Template("ofi.no_provider", "~EFA libfabric provider not detected", "EFA installer", "error"),
+    Template("ofi.init_failed", "~NET/OFI Couldn't open a fabric {what:s}", "aws-ofi-nccl"),
+    Template("ofi.init_failed", "~NET/OFI Couldn't create {what:s}", "aws-ofi-nccl"),
+    Template("ofi.init_failed", "~NET/OFI Caught exception in {what:s}", "aws-ofi-nccl"),
+    Template("ofi.init_failed", "~NET/OFI CUDA initialization failed", "aws-ofi-nccl"),
+    Template("ofi.init_failed", "~NET/OFI {what:s}ailed to find {library:s}", "aws-ofi-nccl"),
+    Template("ofi.no_provider", "~NET/OFI {what:s} Unable to find libfabric provider", "aws-ofi-nccl"),
+    Template("ofi.no_provider", "~NET/OFI {what:s} fi_getinfo{rest:s} No data available", "aws-ofi-nccl"),
+    Template("ofi.option_refused", "~NET/OFI Couldn't set {option:s}", "aws-ofi-nccl"),
+    Template("ofi.option_refused", "~NET/OFI Could not set {option:s}", "aws-ofi-nccl"),
+    Template("ofi.init_failed", "~NET/OFI {what:s} initialization failed", "aws-ofi-nccl"),
+    Template("ofi.init_failed", "~NET/OFI Failed to {what:s}", "aws-ofi-nccl"),
+    Template("ofi.version", "NET/OFI Initializing aws-ofi-nccl {version:w}", "aws-ofi-nccl"),
+    Template("ofi.version", "NET/OFI Using Libfabric version {version:w}", "aws-ofi-nccl"),
+    Template("ofi.platform", "NET/OFI Running on {platform:w} platform", "aws-ofi-nccl"),
+    Template("ofi.gpudirect", "NET/OFI Support for {what:w} registrations: {value:w}", "aws-ofi-nccl"),
+    Template("ofi.nic", "NET/OFI NIC group {group:d} device #{index:d} {bus_id:w}", "aws-ofi-nccl"),
+    # --- verbs --------------------------------------------------------------------------------------------------------------------------------
+    *(
+        Template("nccl.ib_completion", f"Got completion {pattern}", "src/transport/net_ib.cc")
+        for pattern in (
+            "from peer {peer:w} with error {status:d}, opcode {opcode:d}, len {len:d}, vendor err {vendor:d}",
+            "with error {status:d}, opcode {opcode:d}, len {len:d}, vendor err {vendor:d}",
+            "from peer {peer:w} with status={status:d} opcode={opcode:d} len={len:d} vendor err {vendor:d}",
+            "from peer {peer:w} with status={name:w}({status:d}) {rest:s}vendor_err={vendor:d}",
+            "from peer {peer:w} with status={name:w}({status:d})",
+            "from peer {peer:w} with status={status:d}",
+            "from peer {peer:w} with error {status:d}",
+            "with error {status:d}",
+        )
+    ),
+    Template("nccl.ib_call_failed", "Call to ibv_{call:w} failed with error {error:s}", "src/misc/ibvwrap.cc"),
+    Template("nccl.ib_call_failed", "Call to ibv_{call:w} failed with {code:d} {error:s}", "src/misc/ibvwrap.cc, 2.23"),
+    Template("nccl.ib_call_failed", "Call to ibv_{call:w} failed{error:s}", "src/misc/ibvwrap.cc"),
+    Template("nccl.ib_call_failed", "ibv_{call:w} failed with error {error:s}", "src/misc/ibvwrap.cc"),
+    Template("nccl.ib_async", "NET/IB : {device:s} Got async event : {what:s}", "src/transport/net_ib.cc"),
+    Template("nccl.ib_async", "NET/IB : Got async event : {what:s}", "src/transport/net_ib.cc"),
+    Template(
+        "nccl.ib_async", "NET/IB : {device:w} Got {severity:w} async event: {what:s}", "src/transport/net_ib.cc, 2.22"
+    ),
+    Template(
+        "nccl.ib_async",
+        "NET/IB : {device:w} Got {severity:w} async event on {rest:s}: {what:s}",
+        "src/transport/net_ib.cc, 2.22",
+    ),
+    Template("nccl.ib_async", "NET/IB : {device:w} async fatal event: {what:s}", "src/transport/net_ib.cc, 2.28"),
+    Template("nccl.ib_async", "NET/IB : {device:w} async fatal event on {what:s}", "src/transport/net_ib.cc, 2.28"),
+    Template(
+        "nccl.ib_device_failed",
+        "Device {index:d} marked as failed{rest:s}",
+        "src/transport/net_ib/p2p_resiliency.cc, 2.29",
+    ),
+    Template(
+        "nccl.ib_device_failed",
+        "Fatal error. Detected {failed:d} failed devices out of {devices:d} devices",
+        "p2p_resiliency.cc, 2.29",
+    ),
+    Template("nccl.ib_device_refused", "Unable to open device {device:w}", "src/transport/net_ib.cc"),
+    Template("nccl.ib_device_refused", "Unable to query device {device:w}", "src/transport/net_ib.cc"),
+    Template(
+        "nccl.ib_incompatible", "Attempted to connect incompatible devices{rest:s}", "src/transport/net_ib.cc, 2.22"
+    ),
+    Template("nccl.ib_incompatible", "device is incompatible with the local {rest:s}", "src/transport/net_ib.cc, 2.22"),
+    Template("nccl.ib_timeout", "NET/IB : {what:s} timeout", "src/transport/net_ib.cc"),
+    Template(
+        "nccl.ib_link_layer_mismatch", "~NET/IB : {what:s}different link layer{rest:s}", "src/transport/net_ib.cc"
+    ),
+    Template("nccl.ib_port_inactive", "~NET/IB : {device:w} {what:s}port is not active", "src/transport/net_ib.cc"),
+    Template("nccl.gid", "NET/IB: {what:s}GID {index:d} ({gid:s})", "src/transport/net_ib.cc"),
+    # --- GPUDirect RDMA ---------------------------------------------------------------------------------------------------------------------------
+    Template(
+        "nccl.gdr_off_hca",
+        "GPU Direct RDMA Disabled for HCA {index:d} {device:s}",
+        "src/transport/net_ib.cc: no peer-memory client",
+    ),
+    Template("nccl.gdr_off", "GPU Direct RDMA Disabled for {what:s}", "src/graph/paths.cc"),
+    Template("nccl.gdr_on", "GPU Direct RDMA Enabled for {what:s}", "src/graph/paths.cc"),
+    Template("nccl.gdr_on", "GPU Direct RDMA (DMABUF) enabled for {what:s}", "src/graph/paths.cc"),
+    Template("nccl.gdr_on", "GPU Direct RDMA ({kind:w}) enabled for {what:s}", "src/graph/paths.cc"),
+    Template("nccl.dmabuf", "DMA-BUF is available on GPU device {gpu:d}", "src/init.cc"),
+    Template("nccl.gdr_module_missing", "~neither nv_peer_mem{rest:s} detected", "NVSHMEM ibrc.cpp"),
+    Template("nccl.gdr_module_missing", "~{what:s}nv_peer_mem{rest:s} not loaded", "src/transport/net_ib.cc"),
+    Template("nccl.gdr_module_missing", "~nvidia_peermem{rest:s} not loaded", "src/transport/net_ib.cc"),
+    # --- sockets and bootstrap ----------------------------------------------------------------------------------------------------------------------
+    Template("nccl.socket_create_failed", "Socket creation failed : {error:s}", "src/misc/socket.cc"),
+    Template("nccl.no_interface", "no socket interface found", "src/bootstrap.cc, src/transport/net_socket.cc"),
+    Template("nccl.no_interface", "~No interface found{rest:s}", "src/misc/socket.cc"),
+    Template("nccl.no_interface", "NET/Socket : No usable listening interface found", "src/transport/net_socket.cc"),
+    Template("nccl.no_interface", "~no interface found", "src/transport/net_socket.cc"),
+    Template(
+        "nccl.no_interface",
+        "connecting to address {address:s}with family {family:d} is neither AF_INET",
+        "src/misc/socket.cc",
+    ),
+    Template("nccl.connect_failed", "PollConnect to {peer:w} failed with error {error:s}", "src/os, 2.30"),
+    Template("nccl.no_interface", "~No IP interface found{rest:s}", "src/misc/socket.cc"),
+    Template("nccl.connect_failed", "Call to connect {outcome:w} : {error:s}", "src/misc/socket.cc, to 2.12"),
+    Template("nccl.connect_failed", "Call to connect to {peer:w} {outcome:w} : {error:s}", "src/misc/socket.cc"),
+    Template("nccl.connect_failed", "Call to connect to {peer:w} failed with error : {error:s}", "src/misc/socket.cc"),
+    Template("nccl.connect_failed", "Connect to {peer:w} failed : {error:s}", "src/misc/socket.cc"),
+    Template(
+        "nccl.connect_failed", "~connect to {peer:w} returned {code:d}({error:s}) errno {errno:d}", "src/misc/socket.cc"
+    ),
+    Template(
+        "nccl.connect_failed",
+        "~connect to {peer:w} returned {error:s}, exceeded error retry count",
+        "src/misc/socket.cc",
+    ),
+    Template("nccl.connect_failed", "~connect to {peer:w} returned {error:s}, retrying", "src/misc/socket.cc"),
+    Template("nccl.connect_failed", "~connect to {peer:w} returned {error:s}", "src/misc/socket.cc"),
+    Template("nccl.connect_failed", "Call to connect returned {error:s}, retrying", "src/include/socket.h"),
+    Template("nccl.connect_failed", "~connect to {peer:w} failed : {error:s}", "src/misc/socket.cc"),
+    Template("nccl.peer_closed", "Connection closed by remote peer{peer:s}", "src/misc/socket.cc"),
+    Template("nccl.peer_closed", "~Call to recv{rest:s} failed : {error:s}", "src/misc/socket.cc"),
+    Template("nccl.peer_closed", "~Call to send{rest:s} failed : {error:s}", "src/misc/socket.cc"),
+    Template("nccl.peer_closed", "Socket recv failed", "src/proxy.cc"),
+    Template("nccl.peer_closed", "Socket send failed", "src/proxy.cc"),
+    Template("nccl.peer_closed", "Socket Accept failed{rest:s}", "src/misc/socket.cc"),
+    Template(
+        "nccl.service_closed",
+        "[Service thread] Connection closed by localRank {rank:d}",
+        "src/proxy.cc, also at a normal end",
+    ),
+    Template("nccl.service_closed", "[Service thread] {rest:s}", "src/proxy.cc"),
+    Template(
+        "nccl.proxy_failed",
+        "[Proxy Service {what:s}] Failed to execute operation {operation:w} from rank {rank:d}, retcode {code:d}",
+    ),
+    Template(
+        "nccl.foreign_connection",
+        "wrong magic {rest:s}",
+        "src/misc/socket.cc: a connection that does not know the job's magic",
+    ),
+    Template("nccl.foreign_connection", "wrong type {got:d} != {want:d}", "src/misc/socket.cc"),
+    Template(
+        "nccl.message_truncated", "Message truncated : received {got:d} bytes instead of {want:d}", "src/bootstrap.cc"
+    ),
+    Template(
+        "nccl.message_truncated",
+        "~message truncated : receiving {got:d} bytes instead of {want:d}",
+        "src/transport/net_socket.cc",
+    ),
+    Template(
+        "nccl.rank_count_mismatch", "mismatch in rank count from procs {first:d} : {second:d}", "src/bootstrap.cc"
+    ),
+    Template(
+        "nccl.rank_checked_in_twice", "rank {rank:d} of {ranks:d} ranks has already checked in", "src/bootstrap.cc"
+    ),
+    Template("nccl.bootstrap_timeout", "~Bootstrap{what:s} timed out", "src/bootstrap.cc"),
+    # --- topology -----------------------------------------------------------------------------------------------------------------------------------
+    Template("nccl.affinity", "Setting affinity for GPU {gpu:d} to {mask:s}", "src/graph/topo.cc, to 2.27"),
+    Template("nccl.affinity", "Affinity for GPU {gpu:d} is {mask:s}", "src/graph/topo.cc, 2.28"),
+    Template("nccl.system", "=== System : maxBw {max_bw:f} totalBw {total_bw:f} ===", "src/graph/search.cc"),
+    Template(
+        "nccl.system", "=== System : maxWidth {max_bw:f} totalWidth {total_bw:f} ===", "src/graph/search.cc, to 2.10"
+    ),
+    Template(
+        "nccl.graph",
+        "Pattern {pattern:d}, crossNic {cross_nic:d}, nChannels {channels:d}, bw {bw_intra:f}/{bw_inter:f}, "
+        "type {type_intra:w}/{type_inter:w}, sameChannels {same:d}",
+        "src/graph/search.cc",
+    ),
+    Template(
+        "nccl.graph",
+        "Pattern {pattern:d}, crossNic {cross_nic:d}, nChannels {channels:d}, speed {bw_intra:f}/{bw_inter:f}, "
+        "type {type_intra:w}/{type_inter:w}, sameChannels {same:d}",
+        "src/graph/search.cc, to 2.10",
+    ),
+    Template("nccl.topo_unreadable", "Topology detection : could not read {path:w}, ignoring", "src/graph/xml.cc"),
+    Template(
+        "nccl.topo_unknown_value",
+        "KV Convert to int : could not find value of '{value:s}' in dictionary",
+        "src/graph/xml.h",
+    ),
+    Template("nccl.topo_no_path", "Could not find real path of {path:s}", "src/graph/"),
+    Template(
+        "nccl.topo_simple_order",
+        "Could not find a path for pattern {pattern:d}, falling back to simple order",
+        "src/graph/search.cc",
+    ),
+    Template("nccl.topo_missing_net", "Could not find NET with id {id:d}", "src/graph/topo.h"),
+    Template("nccl.topo_link", "^+ {link:w}[{bw:f}] - {to:s}", "src/graph/topo.cc"),
+    Template("nccl.topo_attribute_missing", "Attribute {attribute:w} of node {node:w} not found", "src/graph/xml.h"),
+    Template("nccl.topo_file", "~Loading topology file {path:s}", "src/graph/topo.cc"),
+    Template("nccl.mnnvl_broken", "~MNNVL{rest:s} is available but not working on {where:s}", "src/mnnvl.cc"),
+    Template("nccl.mnnvl_broken", "~Check the IMEX {rest:s}", "src/mnnvl.cc"),
+    Template(
+        "nccl.mnnvl", "MNNVL busId {bus_id:x} fabric UUID {uuid:w} cliqueId {clique:x} state {state:d}", "src/init.cc"
+    ),
+    # --- peer to peer, shared memory -------------------------------------------------------------------------------------------------------------------
+    Template(
+        "nccl.p2p_disabled_nvlink",
+        "P2P is disabled between NVLINK connected GPUs {first:d} and {second:d}",
+        "src/graph/paths.cc",
+    ),
+    Template(
+        "nccl.p2p_disabled", "P2P is disabled between connected GPUs {first:d} and {second:d}", "src/graph/paths.cc"
+    ),
+    Template(
+        "nccl.p2p_not_enabled", "Could not enable P2P between dev {first:s} and dev {second:s}", "src/transport/p2p.cc"
+    ),
+    Template("nccl.ipc_open_failed", "failed to open CUDA IPC handle : {code:d} {error:s}", "src/transport/p2p.cc"),
+    Template(
+        "nccl.ipc_open_failed", "failed to peer with device {device:s}: {code:d} {error:s}", "src/transport/p2p.cc"
+    ),
+    Template(
+        "nccl.shm_failed", "failed to extend {file:w} to {bytes:d} bytes, error: {error:s}", "src/misc/shmutils.cc"
+    ),
+    Template("nccl.shm_failed", "failed to extend {file:w} to {bytes:d} bytes", "src/misc/shmutils.cc"),
+    Template(
+        "nccl.shm_failed",
+        "Error while creating shared memory segment {file:w} (size {bytes:d}), error: {error:s}",
+        "src/misc/shmutils.cc",
+    ),
+    Template(
+        "nccl.shm_failed",
+        "Error while creating shared memory segment {file:w} (size {bytes:d})",
+        "src/misc/shmutils.cc",
+    ),
+    Template("nccl.shm_failed", "Call to posix_fallocate failed : {error:s}", "src/misc/shmutils.cc"),
+    Template("nccl.shm_failed", "Call to posix_fallocate failed{error:s}", "src/misc/shmutils.cc"),
+    Template("nccl.shm_failed", "Call to ftruncate failed{error:s}", "src/misc/shmutils.cc"),
+    Template("nccl.shm_failed", "Call to shm_open failed{error:s}", "src/misc/shmutils.cc"),
+    Template(
+        "nccl.shm_attach_failed", "Error while attaching to shared memory segment {file:w}", "src/misc/shmutils.cc"
+    ),
+    # --- CUDA and memory ---------------------------------------------------------------------------------------------------------------------------------
+    Template("nccl.cuda_alloc_failed", "Failed to CUDA calloc {bytes:d} bytes", "src/include/alloc.h"),
+    Template("nccl.cuda_alloc_failed", "Failed to CUDA calloc async {bytes:d} bytes", "src/include/alloc.h"),
+    Template("nccl.cuda_alloc_failed", "Failed to CUDA malloc {bytes:d} bytes", "src/include/alloc.h"),
+    Template("nccl.cuda_alloc_failed", "Failed to CUDA host alloc {bytes:d} bytes", "src/include/alloc.h"),
+    Template(
+        "nccl.nvls_bind_failed",
+        "~Failed to bind NVLink SHARP {what:s}CUDA error {code:d} '{error:s}'",
+        "src/transport/nvls.cc",
+    ),
+    Template("nccl.nvls_bind_failed", "~Failed to bind NVLink SHARP {what:s}", "src/transport/nvls.cc"),
+    Template("nccl.nvls_register_failed", "rank {rank:d} failed to NVLS register {what:s}", "src/transport/nvls.cc"),
+    Template("nccl.register_failed", "rank {rank:d} failed to {transport:w} register {what:s}", "src/register/"),
+    Template("nccl.nvls_available", "NVLS multicast support is available on dev {gpu:d}", "src/init.cc"),
+    Template("nccl.nvls_unavailable", "NVLS multicast support is not available on dev {gpu:d}", "src/init.cc"),
+    Template("nccl.cuda_failure", "Cuda failure {code:d} '{error:s}'", "src/include/checks.h, 2.19"),
+    Template("nccl.cuda_failure", "Cuda failure '{error:s}'", "src/include/checks.h"),
+    Template("nccl.cuda_failure", "Cuda failure {code:d} '{error:s}", "src/include/checks.h, cut"),
+    Template("nccl.cuda_failure", "Cuda failure '{error:s}", "src/include/checks.h, cut"),
+    Template("nccl.cuda_failure", "~HIP failure '{error:s}'", "RCCL"),
+    Template("nccl.cuda_failure", "~HIP failure: {error:s}", "RCCL"),
+    Template("nccl.cuda_failure", "~HIP failure {code:d} '{error:s}'", "RCCL"),
+    Template(
+        "nccl.shared_memory_limit",
+        "ncclMaxSharedMem {asked:d} exceeds device/fn maxSharedMem {limit:d}",
+        "src/enqueue.cc",
+    ),
+    Template("nccl.version_mismatch", "~Mismatched NCCL version detected{rest:s}", "src/init.cc"),
+    Template("nccl.version_mismatch", "NCCL version mismatch with remote peer {peer:s}", "src/transport/net_ib, 2.28"),
+    Template("nccl.library_too_old", "NCCL library is too old{rest:s}", "src/init.cc"),
+    Template("nccl.library_too_old", "NCCL library is not backwards compatible{rest:s}", "src/init.cc"),
+    Template(
+        "nccl.collective_mismatch",
+        "collective mismatch error, local size {local:d} remote size {remote:d}",
+        "src/transport/net_ib.cc",
+    ),
+    Template("nccl.collective_mismatch", "Mismatched collective detected{rest:s}", "src/init.cc, 2.4"),
+    Template("nccl.space_exhausted", "Allocation failed. No suitable space found{rest:s}", "src/allocator.cc, 2.28"),
+    Template("nccl.no_transport", "No transport found for rank {rest:s}", "src/transport.cc"),
+    Template("nccl.no_transport", "has no transport for {rest:s}", "src/transport.cc"),
+    Template("nccl.capture_refused", "NCCL cannot be captured in a graph {rest:s}", "src/enqueue.cc"),
+    Template("nccl.capture_refused", "must either be all uncaptured or all captured{rest:s}", "src/group.cc"),
+    Template(
+        "nccl.duplicate_gpu",
+        "Duplicate GPU detected : rank {first:d} and rank {second:d} both on {device:s}",
+        "src/init.cc",
+    ),
+    Template("nccl.no_algorithm", "~no algorithm/protocol available for function {function:s}", "src/enqueue.cc"),
+    Template("nccl.no_algorithm", "~no algorithm/protocol available{rest:s}", "src/enqueue.cc"),
+    Template("nccl.abort_flag", "~Comm {comm:x} has been aborted{rest:s}", "src/"),
+    # --- RCCL ---------------------------------------------------------------------------------------------------------------------------------------------
+    Template("rccl.iommu_not_passthrough", 'Missing "iommu=pt" from kernel command line', "RCCL src/init.cc"),
+    Template("rccl.numa_balancing", "~NUMA auto balancing enabled", "RCCL src/init.cc"),
+    # --- SHARP ---------------------------------------------------------------------------------------------------------------------------------------------
+    Template("sharp.failed", "SHARP group create: {what:s}", "nccl-rdma-sharp-plugins sharp_plugin.c"),
+    Template("sharp.failed", "~SHARP{rest:s} init error: {what:s}", "nccl-rdma-sharp-plugins"),
+    Template("sharp.failed", "~Failed to {what:s} SAT tree{rest:s}", "libsharp comm.c", "error"),
+    Template("sharp.failed", "~sharp_coll_init failed{rest:s}", "nccl-rdma-sharp-plugins"),
+    Template("sharp.failed", "~unable to connect to SHARPD{rest:s}", "libsharp", "error"),
+    Template("sharp.failed", "~Cannot create SHARP job{rest:s}", "libsharp", "error"),
+    Template("sharp.failed", "~sharp_create_job failed{rest:s}", "libsharp", "error"),
+    Template("sharp.failed", "~Failed to initialize SHARP{rest:s}", "libsharp", "error"),
+    Template("sharp.initialised", "Sharp rank {rank:d}/{ranks:d} initialized on {device:w}", "nccl-rdma-sharp-plugins"),
+    # --- where an error went through -------------------------------------------------------------------------------------------------------------------------
+    Template("nccl.backtrace", "^{file:w}:{file_line:d} ({function:w}) -> {code:d}", "src/include/checks.h, 2.30"),
+    Template("nccl.backtrace", "^{file:w}:{file_line:d} -> {code:d}", "src/include/checks.h"),
+    Template("nccl.backtrace", "^{file:w}:{file_line:d} NCCL INFO -> {code:d}", "src/include/checks.h"),
+)
+
+_DTYPES = (
+    "int8",
+    "uint8",
+    "int32",
+    "uint32",
+    "int64",
+    "uint64",
+    "float16",
+    "float32",
+    "float64",
+    "bfloat16",
+    "float8_e4m3",
+    "float8_e5m2",
+)
+_REDOPS = ("sum", "prod", "max", "min", "avg")
+_ALGORITHMS = ("TREE", "RING", "COLLNET_DIRECT", "COLLNET_CHAIN", "NVLS", "NVLS_TREE", "PAT")
+_PROTOCOLS = ("LL", "LL128", "SIMPLE")
+
+
+class NcclLogReader:
+    """NCCL's own words, and its connections, calls, choices and settings as tables."""
+
+    name = "nccl-log"
+    templates: Sequence[Template] = TEMPLATES
+    signature: re.Pattern[str] | None = None
+
+    def derive(self, events: pa.RecordBatch) -> Iterator[Item]:
+        """Tables links, calls, choices and settings of these events."""
+        event = events.column("event")
+        for name, build in (
+            ("nccl.link", _links),
+            ("nccl.call", _calls),
+            ("nccl.choice", _choices),
+            ("nccl.setting", _settings),
+        ):
+            mask = pc.equal(event, name)
+            if pc.any(mask).as_py():
+                yield build(events.filter(mask))
+
+    def read_lines(self, artefact: Artefact, lines: Sequence[PlainLine]) -> Iterator[Item]:
+        """NCCL's lines are taken by templates alone."""
+        return iter(())
+
+
+def _rows(table: str, events: pa.RecordBatch, columns: dict[str, pa.Array]) -> Rows:
+    schema = SCHEMAS[table]
+    arrays = []
+    for field in schema:
+        if field.name in columns:
+            arrays.append(columns[field.name].cast(field.type))
+        elif field.name in events.schema.names:
+            arrays.append(events.column(field.name))
+        else:
+            arrays.append(pa.nulls(events.num_rows, field.type))
+    return Rows(table, pa.RecordBatch.from_arrays(arrays, schema=schema))
+
+
+def _integer(values: pa.Array, dtype: pa.DataType) -> pa.Array:
+    """Digits to integers; longer than 18 digits is damage and becomes NULL."""
+    short = pc.less_equal(pc.utf8_length(values), 18)
+    return pc.if_else(short, values, None).cast(pa.int64()).cast(dtype, safe=False)
+
+
+def _hexadecimal(values: pa.Array) -> pa.Array:
+    return pa.array(
+        [int(v, 16) if v is not None and len(v) <= 15 else None for v in values.to_pylist()], type=pa.int64()
+    )
+
+
+def _words(values: pa.Array, words: Sequence[str]) -> pa.Array:
+    """Names of numbered words; what is no known number stays as printed."""
+    table = {str(i): word for i, word in enumerate(words)}
+    encoded = values.dictionary_encode()
+    names = [table.get(word, word) for word in encoded.dictionary.to_pylist()]
+    return pa.array(names, type=pa.string()).take(encoded.indices)
+
+
+def _collectives(values: pa.Array) -> pa.Array:
+    encoded = values.dictionary_encode()
+    names = [collective_named(word) for word in encoded.dictionary.to_pylist()]
+    return pa.array(names, type=pa.string()).take(encoded.indices)
+
+
+def _links(events: pa.RecordBatch) -> Rows:
+    channel, src, dst, direction, via = fields_of(events, "channel", "src", "dst", "direction", "via")
+    words = pc.split_pattern(via, "/")
+    first = pc.list_element(words, 0)
+    transport = pc.if_else(pc.equal(first, "direct shared memory"), "SHM", first)
+    return _rows(
+        "links",
+        events,
+        {
+            "channel": _integer(channel, pa.int32()),
+            "src_rank": _integer(src, pa.int32()),
+            "dst_rank": _integer(dst, pa.int32()),
+            "direction": direction,
+            "transport": transport,
+            "via": via,
+        },
+    )
+
+
+def _calls(events: pa.RecordBatch) -> Rows:
+    names = ("collective", "comm", "op_count", "count", "dtype", "op", "root", "ranks")
+    collective, comm, op_count, count, dtype, op, root, ranks = fields_of(events, *names)
+    return _rows(
+        "calls",
+        events,
+        {
+            "collective": _collectives(collective),
+            "comm": comm,
+            "op_count": _hexadecimal(op_count),
+            "count": _integer(count, pa.int64()),
+            "dtype": _words(dtype, _DTYPES),
+            "redop": _words(op, _REDOPS),
+            "root": _integer(root, pa.int32()),
+            "ranks": _integer(ranks, pa.int32()),
+        },
+    )
+
+
+def _choices(events: pa.RecordBatch) -> Rows:
+    collective, size, algorithm, protocol, low, high, time = fields_of(
+        events, "collective", "bytes", "algorithm", "protocol", "low", "high", "time_us"
+    )
+    return _rows(
+        "choices",
+        events,
+        {
+            "collective": _collectives(collective),
+            "printed_bytes": _integer(size, pa.int64()),
+            "algorithm": _words(algorithm, _ALGORITHMS),
+            "protocol": _words(protocol, _PROTOCOLS),
+            "channel_low": _integer(low, pa.int32()),
+            "channel_high": _integer(high, pa.int32()),
+            "time_ns": pa.array(
+                [None if t is None else round(float(t) * 1000) for t in time.to_pylist()], type=pa.int64()
+            ),
+        },
+    )
+
+
+def _settings(events: pa.RecordBatch) -> Rows:
+    name, value, origin = fields_of(events, "name", "value", "origin")
+    return _rows(
+        "settings",
+        events,
+        {
+            "name": name,
+            "value": pc.utf8_rtrim(value, characters=". "),
+            "origin": pc.coalesce(origin, pa.scalar("environment")),
+        },
+    )
+
+
+READER = NcclLogReader()

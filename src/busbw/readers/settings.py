@@ -1,0 +1,103 @@
+"""Variables and options as people hand them over: env files, `export` lines, command lines with -x NAME=VALUE, YAML `env` lists.
+
+Only variables of the allow-list leave this reader; the rest is dropped at the door.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from busbw.observations import Artefact, is_allowed_variable, rows_of
+from busbw.readers.base import Item, PlainLine, Template
+
+__all__ = ["READER", "SettingsReader"]
+
+_NAME = r"[A-Z][A-Z0-9_]{2,63}"
+_WHOLE_LINE = re.compile(
+    rf"\s*(?:export\s+|declare\s+-x\s+|setenv\s+|set\s+|ENV\s+|-\s+)?(?P<name>{_NAME})\s*[=:]\s*(?P<value>.*?)\s*;?\s*"
+)
+_INLINE = re.compile(
+    rf"(?<![A-Za-z0-9_/$.{{-])(?P<name>{_NAME})=(?P<value>\"[^\"]*\"|'[^']*'|(?:(?!,[A-Za-z_]\w*=)[^\s;&|\"')\]])*)"
+)
+_YAML_NAME = re.compile(rf"\s*-?\s*name:\s*\"?(?P<name>{_NAME})\"?\s*")
+_YAML_VALUE = re.compile(r"\s*value:\s*[\"']?(?P<value>[^\"']*)[\"']?\s*")
+_COMMAND = re.compile(
+    r"^\s*(?:[$#>]\s*|\w+@\S+[$#]\s*)?(?:\S+=\S*\s+)*(?:\S*/)?(?:mpirun|mpiexec|srun|torchrun|salloc|docker run|ucx_perftest|nixlbench|\w+_perf|osu_\w+|ib_\w+_bw)\b"
+)
+_OPTION = re.compile(r"\s--?\w")
+_PROSE = re.compile(
+    r"\b(?:avoids?|works?|fix(?:es|ed)?|solves?|solved|helps?|workaround|passing|consider|try|tried|should|please|you can|with and without)\b|\bmax busbw\b",
+    re.IGNORECASE,
+)
+"""A sentence about a variable is no setting."""
+TEMPLATES: tuple[Template, ...] = (
+    Template("command.perf_test", "{program:w}_perf -", "a command line of nccl-tests", "info"),
+    Template("command.cpu_bind", "--cpu-bind={value:w}", "srun", "info"),
+    Template("osu.device_memory", "Buffer on DEVICE (D)", "OSU micro-benchmarks", "info"),
+    Template("command.device_memory", "osu_{program:w} D D", "OSU micro-benchmarks", "info"),
+    Template("command.device_memory", "osu_{program:w} H D", "OSU micro-benchmarks", "info"),
+    Template("command.device_memory", "osu_{program:w} D H", "OSU micro-benchmarks", "info"),
+    Template("command.device_memory", "-d cuda", "OSU micro-benchmarks", "info"),
+    Template("command.device_memory", "-m cuda", "ucx_perftest", "info"),
+    Template("command.ulimit", "ulimit -l {value:w}", "shell", "info"),
+    Template("command.bind_to", "--bind-to {value:w}", "mpirun", "info"),
+)
+
+
+class SettingsReader:
+    """Assignments on plain lines, as table settings."""
+
+    name = "settings"
+    templates: Sequence[Template] = TEMPLATES
+    signature: re.Pattern[str] | None = re.compile(rf"(?<![A-Za-z0-9_/$]){_NAME}\s*[=:]|name:\s*\"?{_NAME}")
+
+    def derive(self, events: pa.RecordBatch) -> Iterator[Item]:
+        """Nothing but events."""
+        return iter(())
+
+    def read_lines(self, artefact: Artefact, lines: Sequence[PlainLine]) -> Iterator[Item]:
+        """Every assignment of an allowed variable, in order."""
+        rows: list[dict[str, Any]] = []
+        pending: str | None = None
+
+        prose = False
+
+        def found(line: PlainLine, name: str, value: str, origin: str) -> None:
+            if is_allowed_variable(name) or name == "FI_PROVIDER":
+                rows.append({
+                    "artefact": artefact.sha256, "line": line.number, "byte_offset": line.byte_offset, "host": line.host,
+                    "rank": line.rank, "name": name, "value": value.strip("\"'").rstrip(","), "origin": "note" if prose else origin,
+                })  # fmt: skip
+
+        for line in lines:
+            text = line.text
+            prose = _PROSE.search(text) is not None and (_COMMAND.search(text) is None or _OPTION.search(text) is None)
+            if pending is not None and (value := _YAML_VALUE.fullmatch(text)) is not None:
+                found(line, pending, value["value"], "manifest")
+                pending = None
+                continue
+            pending = None
+            if "=" not in text and ":" not in text:
+                continue
+            if (named := _YAML_NAME.fullmatch(text)) is not None:
+                pending = named["name"]
+                continue
+            matches = list(_INLINE.finditer(text))
+            if (
+                len(matches) <= 1
+                and (whole := _WHOLE_LINE.fullmatch(text)) is not None
+                and not _COMMAND.search(whole["value"])
+            ):
+                found(line, whole["name"], whole["value"], "environment")
+                continue
+            for match in matches:
+                found(line, match["name"], match["value"], "command line")
+        if rows:
+            yield rows_of("settings", rows)
+
+
+READER = SettingsReader()

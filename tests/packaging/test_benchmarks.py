@@ -1,0 +1,120 @@
+"""`python -m benchmarks`: every figure has a row, whatever happens, in the shape that docs/json.md describes."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks import explain
+from benchmarks.__main__ import main
+from benchmarks.explain.triage import Case, score
+from benchmarks.explain.unusable import outcomes
+from benchmarks.rows import Benchmark, Measured, NotMeasurableError, Options, measure
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+def rows_of(*benchmarks: Benchmark, smoke: bool = False):
+    return list(measure("group", benchmarks, Options(smoke=smoke)))
+
+
+def always(value):
+    return lambda options: Measured(value)
+
+
+def test_a_value_is_judged_by_its_bar_part_by_part():
+    (alone, low, both, one_off) = rows_of(
+        Benchmark("A1", "", "", (">=", [0.95]), always(0.95)),
+        Benchmark("A2", "", "", (">=", [0.95]), always(0.94)),
+        Benchmark("A3", "", "", ("==", [0, 0]), always([0, 0])),
+        Benchmark("A4", "", "", ("==", [0, 0]), always([0, 1])),
+    )
+    assert [row.holds for row in (alone, low, both, one_off)] == [True, False, True, False]
+
+
+def test_what_cannot_be_measured_is_a_row_with_a_reason():
+    def absent(options: Options) -> Measured:
+        raise NotMeasurableError("no GPU here")
+
+    def broken(options: Options) -> Measured:
+        raise ZeroDivisionError("division by zero")
+
+    rows = rows_of(Benchmark("A1", "", "", ("<", [1]), absent), Benchmark("A2", "", "", ("<", [1]), broken))
+    assert [(row.value, row.holds, row.reason) for row in rows] == [
+        (None, None, "no GPU here"),
+        (None, None, "ZeroDivisionError: division by zero"),
+    ]
+
+
+def test_sizes_for_smoke_prove_no_speed():
+    slow = Benchmark("A1", "", "", (">=", [200]), always(1.0), sized=True)
+    assert [rows_of(slow, smoke=smoke)[0].holds for smoke in (False, True)] == [False, None]
+
+
+def test_a_row_is_one_line_of_json(capsys: pytest.CaptureFixture[str]):
+    assert main(["explain", "--only", "E6", "--json"]) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    row = json.loads(line)
+    assert list(row) == ["id", "what", "value", "unit", "command", "peers", "reason"]
+    assert row["id"] == "E6"
+    assert row["command"] == "python -m benchmarks explain --only E6"
+    assert row["reason"] is None
+
+
+def test_every_figure_has_one_row_and_one_line_in_the_docs():
+    known = [benchmark.id for benchmark in explain.BENCHMARKS]
+    assert known == [f"E{n}" for n in range(1, 10)]
+    documented = re.findall(r"^\| (E\d) \|", (REPOSITORY / "docs" / "benchmarks.md").read_text(), re.MULTILINE)
+    assert documented == known
+
+
+def test_wrong_arguments_end_with_status_2():
+    for arguments in (["nothing"], ["--only", "X1"]):
+        done = subprocess.run([sys.executable, "-m", "benchmarks", *arguments], cwd=REPOSITORY, capture_output=True, text=True, check=False)
+        assert done.returncode == 2
+        assert "X1" in done.stderr or "nothing" in done.stderr
+
+
+def finding(kind: str, severity: str = "major") -> dict[str, str]:
+    return {"kind": kind, "severity": severity}
+
+
+def faulty(*kinds: str) -> dict[str, object]:
+    return {"verdict": "faulty", "findings": [finding(kind) for kind in kinds]}
+
+
+HEALTHY = {"verdict": "healthy", "findings": []}
+
+
+def test_a_fault_is_found_if_the_first_finding_is_one_that_the_inputs_support():
+    cases = [Case("first", (), ("a", "b"), False), Case("second", (), ("a",), False), Case("none", (), ("a",), False)]
+    scored = score(cases, {"first": faulty("b", "c"), "second": faulty("c", "a"), "none": HEALTHY})
+    assert scored.right == ("first",)
+    assert scored.missed == ("second", "none")
+    assert scored.decided == 3
+
+
+def test_inputs_that_support_a_fault_and_none_decide_nothing():
+    scored = score([Case("open", (), ("a", "healthy"), False)], {"open": HEALTHY})
+    assert (scored.decided, scored.undecidable) == (0, ("open",))
+
+
+def test_a_healthy_case_is_an_alarm_if_something_grave_is_found_or_it_is_called_faulty():
+    cases = [Case(name, (), ("healthy",), True) for name in ("well", "blamed", "minor", "called")]
+    minor = {"verdict": "healthy", "findings": [finding("a", "minor")]}
+    scored = score(cases, {"well": HEALTHY, "blamed": faulty("a"), "minor": minor, "called": {"verdict": "faulty", "findings": []}})
+    assert scored.false_alarms == ("blamed", "called")
+
+
+def test_a_run_without_an_answer_is_broken_and_misses():
+    scored = score([Case("lost", (), ("a",), False)], {"lost": None})
+    assert (scored.broken, scored.missed) == (("lost",), ("lost",))
+
+
+def test_unusable_inputs_get_one_clear_line_and_status_2_and_leave_nothing():
+    assert outcomes() == dict.fromkeys(["missing path", "folder without files", "binary", "empty", "unreadable"], "")
