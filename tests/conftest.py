@@ -10,15 +10,21 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 # Few examples, the same ones every time: the gate must not be green by luck. `--hypothesis-profile=full` tries many and new ones.
-settings.register_profile("ci", max_examples=30, derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("full", max_examples=1000, deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "ci", max_examples=30, derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile(
+    "full", max_examples=1000, deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("ci")
 
 Golden = Callable[[str, str], None]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--update-golden", action="store_true", help="write what golden files are compared with, instead of comparing")
+    parser.addoption(
+        "--update-golden", action="store_true", help="write what golden files are compared with, instead of comparing"
+    )
 
 
 @pytest.fixture
@@ -43,4 +49,6 @@ def check_golden(file: Path, text: str, *, update: bool) -> None:
     expected = file.read_text(encoding="utf-8")
     if text != expected:
         difference = difflib.unified_diff(expected.splitlines(True), text.splitlines(True), file.name, "now", n=2)
-        pytest.fail(f"{file.name} differs; if that is meant, run `pytest --update-golden` and review the difference:\n{''.join(difference)}")
+        pytest.fail(
+            f"{file.name} differs; if that is meant, run `pytest --update-golden` and review the difference:\n{''.join(difference)}"
+        )

@@ -80,10 +80,12 @@ def _peak_memory(options: Options) -> Measured:
 _EXPLAIN_ONCE = """
 import sys, time
 from pathlib import Path
+import pyarrow
 import busbw.diagnosis.rules, busbw.readers
 from busbw.diagnosis import explain, to_json
 
 busbw.readers.all_readers()
+pyarrow.array(["x"])  # imports pandas if it is installed, whoever needs it or not
 began = time.perf_counter()
 artefacts, losses = busbw.readers.find_artefacts(sys.argv[1:])
 to_json(explain(artefacts, losses).diagnosis)
@@ -109,8 +111,10 @@ def _ten_files() -> Iterator[Path]:
         for job in range(7):
             write_log(folder / f"nccl-{job}.log", 600_000, seed=_SEED + job)
         kernel = "".join(
-            f"[{second:5d}.{second % 997:06d}] mlx5_core 0000:{second % 256:02x}:00.0 eth0: Link up\n"
-            for second in range(5_000)
+            f"[{second:5d}.{second % 997:06d}] audit: type=1400 apparmor=ALLOWED operation=open name=/proc/{second}\n"
+            if second % 500
+            else f"[{second:5d}.000000] mlx5_core 0000:{second // 500:02x}:00.0 eth{second // 500}: Link up\n"
+            for second in range(4_000)
         )
         for host in range(2):
             (folder / f"dmesg-{host}.txt").write_text(kernel, encoding="utf-8")

@@ -22,8 +22,10 @@ _CAP_DAC_OVERRIDE, _CAP_DAC_READ_SEARCH = 1, 2
 
 
 def outcomes() -> dict[str, str]:
-    """By input, what was not as it should be; empty where all was: exit status 2, one line on stderr that names the input, nothing on
-    stdout, nothing written. Asks `busbw explain` and `busbw read --store`.
+    """By input, what was not as it should be; empty where all was.
+
+    It should be: exit status 2, one line on stderr that names the input, nothing on stdout, nothing written. Asks
+    `busbw explain`, with and without --json, and `busbw read --store`.
     """
     return {name: _problem(make) for name, make in _INPUTS.items()}
 

@@ -30,23 +30,41 @@ def rules() -> str:
         families[rule.__module__].append(rule)
     out = []
     for module, members in families.items():
-        out += [f"### {module.rsplit('.', 1)[1].replace('_', ' ')}", "", _escaped(_first_paragraph(sys.modules[module].__doc__)), ""]
+        out += [
+            f"### {module.rsplit('.', 1)[1].replace('_', ' ')}",
+            "",
+            _escaped(_first_paragraph(sys.modules[module].__doc__)),
+            "",
+        ]
         for rule in members:
             head, _, body = inspect.getdoc(rule).partition("\n") if inspect.getdoc(rule) else ("", "", "")
-            out += [f"**{_escaped(rule.__name__.replace('_', ' '))}**: {_escaped(head)}", "", _escaped(body.strip()), ""]
+            out += [
+                f"**{_escaped(rule.__name__.replace('_', ' '))}**: {_escaped(head)}",
+                "",
+                _escaped(body.strip()),
+                "",
+            ]
     return "\n".join(out)
 
 
 def finding_kinds() -> str:
     """The taxonomy: kind, family, layer, meaning."""
-    return _table(["kind", "family", "layer", "meaning"], ([f"`{k.kind}`", k.family, k.layer, k.meaning] for k in kinds().values()))
+    return _table(
+        ["kind", "family", "layer", "meaning"],
+        ([f"`{k.kind}`", k.family, k.layer, k.meaning] for k in kinds().values()),
+    )
 
 
 def tables() -> str:
     """Columns of every table of a store."""
     out = []
     for name, schema in SCHEMAS.items():
-        out += [f"### {name}", "", _table(["column", "type"], ([f"`{field.name}`", f"`{field.type}`"] for field in schema)), ""]
+        out += [
+            f"### {name}",
+            "",
+            _table(["column", "type"], ([f"`{field.name}`", f"`{field.type}`"] for field in schema)),
+            "",
+        ]
     return "\n".join(out)
 
 
@@ -103,7 +121,11 @@ def nodes() -> str:
 def nics() -> str:
     """NICs and their line rates."""
     cells = (
-        [n.name, "-" if n.rate_bytes_per_s.value is None else f"{n.rate_bytes_per_s.value * 8 / 1e9:g}", _escaped(n.rate_bytes_per_s.source)]
+        [
+            n.name,
+            "-" if n.rate_bytes_per_s.value is None else f"{n.rate_bytes_per_s.value * 8 / 1e9:g}",
+            _escaped(n.rate_bytes_per_s.source),
+        ]
         for n in load_catalogue().nics.values()
     )
     return _table(["name", "Gb/s", "source"], cells)
@@ -169,12 +191,23 @@ def as_rst(lines: Sequence[str]) -> list[str]:
 def _is_section(lines: Sequence[str]) -> bool:
     """Whether the text so far ends inside a section such as `Args:`."""
     heads = [line for line in lines if line.strip() and not line.startswith(" ")]
-    return bool(heads) and heads[-1].strip() in {"Args:", "Returns:", "Raises:", "Yields:", "Attributes:", "Example:", "Examples:", "Note:"}
+    return bool(heads) and heads[-1].strip() in {
+        "Args:",
+        "Returns:",
+        "Raises:",
+        "Yields:",
+        "Attributes:",
+        "Example:",
+        "Examples:",
+        "Note:",
+    }
 
 
 def _plain(line: str) -> str:
     parts = re.split(r"(`[^`]*`)", line)
-    return "".join(part if i % 2 else re.sub(r"([*|\\]|(?<=\w)_(?=\W|$))", r"\\\1", part) for i, part in enumerate(parts))
+    return "".join(
+        part if i % 2 else re.sub(r"([*|\\]|(?<=\w)_(?=\W|$))", r"\\\1", part) for i, part in enumerate(parts)
+    )
 
 
 def setup(app: Any) -> dict[str, Any]:

@@ -48,14 +48,27 @@ def test_a_block_is_taken_apart_into_commands_output_and_status():
     assert list(commands(text)) == [Command("busbw a", 0, ["one"]), Command("busbw b | wc", 2, [])]
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if "```console" in page.read_text()], ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if "```console" in page.read_text()], ids=lambda page: page.name
+)
 def test_commands_do_what_the_page_shows(page: Path, tmp_path: Path):
     with as_file(files("busbw.cli") / "demo_inputs") as inputs:
         shutil.copytree(inputs, tmp_path, dirs_exist_ok=True)
-    environment = {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin", "HOME": str(tmp_path), "LC_ALL": "C.UTF-8", "COLUMNS": "200"}
+    environment = {
+        "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
+        "HOME": str(tmp_path),
+        "LC_ALL": "C.UTF-8",
+        "COLUMNS": "200",
+    }
     for command in commands(page.read_text()):
-        done = subprocess.run(["sh", "-c", command.line], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            ["sh", "-c", command.line], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        )
         printed = {line.strip() for line in (done.stdout + done.stderr).splitlines()}
         assert done.returncode == command.status, f"$ {command.line}\n{done.stdout}{done.stderr}"
-        missing = [line for line in command.shown if not any(line == p or (done.returncode == 2 and line in p) for p in printed)]
+        missing = [
+            line
+            for line in command.shown
+            if not any(line == p or (done.returncode == 2 and line in p) for p in printed)
+        ]
         assert not missing, f"$ {command.line}\nshown, not printed: {missing}\nprinted:\n{done.stdout}{done.stderr}"

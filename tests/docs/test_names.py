@@ -37,7 +37,9 @@ def test_files_named_in_code_spans_exist(page: Path):
         if named["name"]:
             text = found[0].read_text()
             last = named["name"].rsplit(".", 1)[-1]
-            assert re.search(rf"\b{last}\b", text), f"{page.name} names {last} of {named['path']}, which does not hold it"
+            assert re.search(rf"\b{last}\b", text), (
+                f"{page.name} names {last} of {named['path']}, which does not hold it"
+            )
 
 
 @pytest.mark.parametrize("page", PAGES, ids=ids)
@@ -74,7 +76,9 @@ def test_every_rule_reader_table_and_kind_is_described(generated):
     """A rule without a docstring would be an empty entry; a page with an unknown mark fails to build."""
     for rule in RULES:
         assert rule.__doc__, f"{rule.__module__}.{rule.__name__} has no docstring, which is what users read about it"
-    rules, readers, tables = (generated.with_parts(f"<!-- generated: {name} -->") for name in ("rules", "readers", "tables"))
+    rules, readers, tables = (
+        generated.with_parts(f"<!-- generated: {name} -->") for name in ("rules", "readers", "tables")
+    )
     assert all(rule.__name__.replace("_", " ").replace("_", "") in rules.replace("\\", "") for rule in RULES)
     assert all(f"### {reader.name}\n" in readers for reader in all_readers())
     assert all(f"### {name}\n" in tables for name in SCHEMAS)

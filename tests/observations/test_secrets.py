@@ -291,3 +291,9 @@ def test_what_is_being_kept_is_redacted_before_it_touches_the_disk(tmp_path):
         run.keep(one, [])
         assert b"MY_CREDS=" in stored_bytes(tmp_path / "store")
         assert SECRET.encode() not in stored_bytes(tmp_path / "store")
+
+
+def test_words_of_the_field_before_an_equals_sign_are_no_variables():
+    """The CUDA sample prints `P2P=Enabled`: a line of output, not an environment."""
+    line = b"Unidirectional P2P=Enabled Bandwidth (P2P Writes) Matrix (GB/s)"
+    assert redact(line) == line

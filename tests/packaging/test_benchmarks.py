@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from benchmarks import explain
 from benchmarks.__main__ import main
 from benchmarks.explain.triage import Case, score
@@ -75,7 +74,13 @@ def test_every_figure_has_one_row_and_one_line_in_the_docs():
 
 def test_wrong_arguments_end_with_status_2():
     for arguments in (["nothing"], ["--only", "X1"]):
-        done = subprocess.run([sys.executable, "-m", "benchmarks", *arguments], cwd=REPOSITORY, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [sys.executable, "-m", "benchmarks", *arguments],
+            cwd=REPOSITORY,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         assert done.returncode == 2
         assert "X1" in done.stderr or "nothing" in done.stderr
 
@@ -107,7 +112,9 @@ def test_inputs_that_support_a_fault_and_none_decide_nothing():
 def test_a_healthy_case_is_an_alarm_if_something_grave_is_found_or_it_is_called_faulty():
     cases = [Case(name, (), ("healthy",), True) for name in ("well", "blamed", "minor", "called")]
     minor = {"verdict": "healthy", "findings": [finding("a", "minor")]}
-    scored = score(cases, {"well": HEALTHY, "blamed": faulty("a"), "minor": minor, "called": {"verdict": "faulty", "findings": []}})
+    scored = score(
+        cases, {"well": HEALTHY, "blamed": faulty("a"), "minor": minor, "called": {"verdict": "faulty", "findings": []}}
+    )
     assert scored.false_alarms == ("blamed", "called")
 
 

@@ -55,7 +55,9 @@ def test_data_files_of_the_source_are_in_the_package():
         if file.suffix in {".json", ".css", ".txt", ".log", ".typed", ".pyi"} or file.name == "py.typed":
             packed = files("busbw").joinpath(*file.relative_to(source).parts)
             assert packed.is_file(), f"{file.relative_to(source)} is not in the installed package"
-            assert packed.read_bytes() == file.read_bytes(), f"{file.relative_to(source)} is another one in the installed package"
+            assert packed.read_bytes() == file.read_bytes(), (
+                f"{file.relative_to(source)} is another one in the installed package"
+            )
 
 
 def test_the_licence_is_apache_2():

@@ -140,4 +140,4 @@ def _verdict(findings: Sequence[Finding], checks: Sequence[Check], facts: Facts)
     """Faulty: something fatal or major was found. Healthy: nothing was, and something was checked. Else unknown."""
     if any(f.severity in ("fatal", "major") for f in findings):
         return "faulty"
-    return "healthy" if checks else "unknown"
+    return "healthy" if any(check.decisive for check in checks) else "unknown"

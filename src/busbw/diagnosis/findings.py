@@ -130,6 +130,8 @@ class Check:
     what: str
     result: str
     lines: Sequence[LineRef] = ()
+    decisive: bool = True
+    """Whether it speaks for a healthy system; a remark does not."""
     evidence: Sequence[Evidence] = ()
 
 
@@ -170,7 +172,10 @@ def to_json(diagnosis: Diagnosis) -> dict[str, Any]:
             for f in diagnosis.findings
         ],
         "cleared": [{"what": c.what, "why": c.why, "evidence": _evidence(c.evidence)} for c in diagnosis.cleared],
-        "checks": [{"what": c.what, "result": c.result, "evidence": _evidence(c.evidence)} for c in diagnosis.checks],
+        "checks": [
+            {"what": c.what, "result": c.result, "decisive": c.decisive, "evidence": _evidence(c.evidence)}
+            for c in diagnosis.checks
+        ],
         "losses": [
             {"kind": loss.kind, "path": loss.path, "line": loss.line, "detail": loss.detail, "count": loss.count}
             for loss in diagnosis.losses

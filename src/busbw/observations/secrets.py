@@ -27,6 +27,30 @@ _ALLOWED_NAMES = frozenset({
 _SECRET_NAME = re.compile(
     r"TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL|API_?KEY|ACCESS_?KEY|PRIVATE|COOKIE|SESSION|AUTH", re.IGNORECASE
 )
+_WORDS_OF_THE_FIELD = frozenset(
+    {
+        "P2P",
+        "D2D",
+        "H2D",
+        "D2H",
+        "GDR",
+        "SHM",
+        "NET",
+        "MTU",
+        "QPN",
+        "PSN",
+        "LID",
+        "GID",
+        "SL",
+        "BW",
+        "MNNVL",
+        "NVLS",
+        "PXN",
+        "CE",
+        "SM",
+    }
+)
+"""Words in capitals that tools print before an equals sign and that name no variable: `P2P=Enabled`."""
 _SHOUTED = re.compile(rb"[A-Z_][A-Z0-9_]*")
 
 _NAME = rb"(?P<name>[A-Za-z_][A-Za-z0-9_]{1,127})"
@@ -155,6 +179,8 @@ def _blank(match: re.Match[bytes]) -> bytes:
 @functools.lru_cache(maxsize=4096)
 def _is_denied(name: bytes) -> bool:
     text = name.decode("ascii")
+    if text in _WORDS_OF_THE_FIELD:
+        return False
     return bool(_SECRET_NAME.search(text) or (_SHOUTED.fullmatch(name) and not is_allowed_variable(text)))
 
 

@@ -9,8 +9,16 @@ from busbw.diagnosis.facts import Curve, Event, Facts, Point, lines_of
 from busbw.diagnosis.findings import Check, Finding
 from busbw.diagnosis.rules.environment import wrong_results
 from busbw.diagnosis.rules.shared import active
-from busbw.hardware import ExpectedRange, Tier, expected_busbw, find_accelerator, matching_tiers, tiers
-from busbw.units import format_bytes, format_rate
+from busbw.hardware import (
+    ExpectedRange,
+    Tier,
+    expected_busbw,
+    expected_small_message_time,
+    find_accelerator,
+    matching_tiers,
+    tiers,
+)
+from busbw.units import format_bytes, format_rate, format_time_ns
 
 __all__ = ["RULES", "checks", "expected_of", "plateau"]
 
@@ -114,41 +122,166 @@ def _suspect(near: tuple[Tier, ...], curve: Curve, facts: Facts) -> str:
     return "nvlink-down"
 
 
-def checks(facts: Facts) -> Iterator[Check]:
-    """What a table showed to be right: data, plateau, a plateau of zero that has to be zero."""
+def crawling_between_nodes(facts: Facts) -> Iterator[Finding]:
+    """Data-centre GPUs of several nodes exchange large messages more slowly than a single 100 Gb/s NIC would.
+
+    Fires when GPUs with an NVLink switch or mesh span nodes and the plateau of at least 128 MiB stays below 8 GB/s: such nodes have at least
+    one NIC of 100 Gb/s, so this is TCP, or staging through the host. Needs no knowledge of the NICs. Silent for PCIe cards and small sizes.
+    """
+    gpu = find_accelerator(_gpu(facts))
+    if gpu is None or (gpu.nvlinks.value or 0) < _NVLINKS_OF_A_SWITCHED_GPU:
+        return
     for curve in facts.curves:
         found = plateau(curve)
-        expected = expected_of(facts, curve)
+        if found is None or (curve.nodes or 1) < 2 or expected_of(facts, curve) is not None:
+            continue
+        rate, rows = found
+        large = [p for p in rows if (p.size_bytes or 0) >= 2**27]
+        if not large or rate >= _SLOWEST_SANE_NETWORK:
+            continue
+        tell = ["NCCL_DEBUG=INFO: 'Using network' and the 'via NET/' lines", "ibstat; lsmod | grep peermem"]
+        summary = f"{curve.collective or 'the collective'} between {curve.nodes} nodes reaches {format_rate(rate)}, less than one 100 Gb/s NIC gives"
+        yield Finding(
+            "socket-fallback",
+            0.5,
+            "major",
+            f"{summary}: probably TCP",
+            lines_of(large),
+            _REMEDIES["socket-fallback"],
+            tell,
+        )
+        yield Finding(
+            "gdr-peermem-missing",
+            0.2,
+            "major",
+            f"{summary}: perhaps staged through the host",
+            lines_of(large),
+            _REMEDIES["gdr-peermem-missing"],
+            tell,
+        )
+
+
+_NVLINKS_OF_A_SWITCHED_GPU = 6
+"""V100 SXM and later have at least six NVLinks (hardware catalogue)."""
+_SLOWEST_SANE_NETWORK = 8e9
+"""Bytes per second: two thirds of one 100 Gb/s NIC."""
+
+
+def slow_start(facts: Facts) -> Iterator[Finding]:
+    """Small messages take many times longer than they should: the latency floor is high.
+
+    Fires when the median of the sizes up to 4 KiB is over five times the slowest healthy value for that number of nodes and ranks. Minor: it
+    says that something is in the way (CPU mask, power saving, TCP, debugging output), not what.
+    """
+    for curve in facts.curves:
+        small = [p for p in curve.points if p.size_bytes is not None and 0 < p.size_bytes <= 4096 and p.time_ns]
+        if (
+            len(small) < 3
+            or curve.ranks is None
+            or curve.nodes is None
+            or curve.collective != "all_reduce"
+            or curve.ranks < 2
+        ):
+            continue
+        expected = expected_small_message_time(curve.nodes, curve.ranks)
+        floor_s = statistics.median((p.time_ns or 0) / 1e9 for p in small)
+        if expected is not None and floor_s > 5 * expected.high_s:
+            kind = "socket-fallback" if curve.nodes > 1 else "cpu-affinity-pinning"
+            yield Finding(
+                kind, 0.35, "minor", f"small messages take {format_time_ns(floor_s * 1e9)} where {format_time_ns(expected.high_s * 1e9)} is slow already ({expected.source})",
+                lines_of(small), "Check CPU binding and power saving, that NCCL_DEBUG is not TRACE, and which network is used.",
+                ["taskset -p PID of a rank; cpupower frequency-info", "NCCL_DEBUG=INFO: 'Using network'"],
+            )  # fmt: skip
+
+
+def dips(curve: Curve) -> list[Point]:
+    """Rows of at least 1 MiB whose bus bandwidth is below half of that of the next smaller and of the next larger size."""
+    found = []
+    for half in (False, True):
+        rows = [p for p in curve.points if p.in_place is half and p.busbw_bytes_per_s and (p.size_bytes or 0) >= 2**20]
+        rows.sort(key=lambda p: p.size_bytes or 0)
+        for before, here, after in zip(rows, rows[1:], rows[2:], strict=False):
+            neighbours = min(before.busbw_bytes_per_s or 0, after.busbw_bytes_per_s or 0)
+            if (here.busbw_bytes_per_s or 0) < neighbours / 2:
+                found.append(here)
+    return found
+
+
+def outliers(curve: Curve) -> list[tuple[Point, Point]]:
+    """Rows of at least 1 MiB whose two halves differ by more than a factor of two: (slow, fast)."""
+    by_size: dict[int, list[Point]] = {}
+    for p in curve.points:
+        if p.busbw_bytes_per_s and (p.size_bytes or 0) >= 2**20:
+            by_size.setdefault(p.size_bytes or 0, []).append(p)
+    pairs = []
+    for same in by_size.values():
+        slow, fast = (
+            min(same, key=lambda p: p.busbw_bytes_per_s or 0),
+            max(same, key=lambda p: p.busbw_bytes_per_s or 0),
+        )
+        if (slow.busbw_bytes_per_s or 0) * 2 < (fast.busbw_bytes_per_s or 0):
+            pairs.append((slow, fast))
+    return pairs
+
+
+def checks(facts: Facts) -> Iterator[Check]:
+    """What a table showed: right data, a healthy plateau, a plateau of zero that has to be zero; dips and outliers as remarks."""
+    for curve in facts.curves:
         name = curve.collective or f"{curve.tool} table"
         if curve.points and not wrong_results(facts) and any(p.wrong is not None for p in curve.points):
             yield Check(
                 "data of the benchmark",
                 f"{name}: no wrong values in {len(curve.points)} results",
                 lines_of(facts.all("nccl_tests.out_of_bounds") or curve.points[-1:]),
+                decisive=False,
             )
-        if found is None:
-            continue
-        rate, rows = found
-        size = format_bytes(max(p.size_bytes or 0 for p in rows))
-        if curve.ranks == 1:
-            yield Check("one rank", "nothing is communicated, so a bus bandwidth of 0 is right", lines_of(rows[:1]))
-        elif expected is not None and rate >= expected.low_bytes_per_s:
+        yield from _plateau_check(facts, curve, name)
+        for here in dips(curve)[:4]:
             yield Check(
-                "plateau",
-                f"{name}: {format_rate(rate)} up to {size}; healthy from {format_rate(expected.low_bytes_per_s)} ({expected.source})",
-                lines_of(rows[:2]),
+                "dip",
+                f"{name}: {format_rate(here.busbw_bytes_per_s or 0)} at {format_bytes(here.size_bytes or 0)}, less than half of its neighbours: a change of algorithm or protocol, or a disturbance; run again",
+                lines_of([here]),
+                decisive=False,
             )
-        else:
-            near = matching_tiers(rate, tiers())
-            like = f", like {near[0].name}" if near else ""
+        for slow, fast in outliers(curve)[:4]:
             yield Check(
-                "plateau",
-                f"{name}: {format_rate(rate)} up to {size}{like}; the platform is not named, so nothing to compare with",
-                lines_of(rows[:2]),
+                "outlier",
+                f"{name}: {format_rate(slow.busbw_bytes_per_s or 0)} and {format_rate(fast.busbw_bytes_per_s or 0)} at the same {format_bytes(slow.size_bytes or 0)}: the first row of a sweep carries first-call cost",
+                lines_of([slow, fast]),
+                decisive=False,
             )
     devices: list[Event] = facts.all("nccl_tests.device")
     if len(devices) == 1 and not any(c.points for c in facts.curves):
         yield Check("one rank", "nothing is communicated, so a bus bandwidth of 0 is right", lines_of(devices))
 
 
-RULES = (below_expectation,)
+def _plateau_check(facts: Facts, curve: Curve, name: str) -> Iterator[Check]:
+    found = plateau(curve)
+    if found is None:
+        return
+    rate, rows = found
+    expected = expected_of(facts, curve)
+    size = format_bytes(max(p.size_bytes or 0 for p in rows))
+    if curve.ranks == 1:
+        yield Check("one rank", "nothing is communicated, so a bus bandwidth of 0 is right", lines_of(rows[:1]))
+    elif expected is not None and rate >= expected.low_bytes_per_s:
+        healthy = f"healthy from {format_rate(expected.low_bytes_per_s)} ({expected.source})"
+        yield Check("plateau", f"{name}: {format_rate(rate)} up to {size}; {healthy}", lines_of(rows[:2]))
+    else:
+        near = matching_tiers(rate, tiers())
+        like = f", like {near[0].name}" if near else ""
+        fast = rate >= _FASTER_THAN_ANY_DETOUR
+        reason = (
+            "faster than sockets, host memory or one PCIe link"
+            if fast
+            else "the platform is not known well enough to say what is healthy"
+        )
+        yield Check(
+            "plateau", f"{name}: {format_rate(rate)} up to {size}{like}; {reason}", lines_of(rows[:2]), decisive=fast
+        )
+
+
+_FASTER_THAN_ANY_DETOUR = 60e9
+"""Bytes per second: above PCIe Gen5 x16 as NCCL counts it (48 GB/s) and above any path through host memory (hardware tiers)."""
+
+RULES = (below_expectation, crawling_between_nodes, slow_start)

@@ -27,15 +27,22 @@ _PERSONAL = re.compile(
 def version_mismatch(facts: Facts) -> Iterator[Finding]:
     """Ranks run different versions of NCCL.
 
-    Fires on NCCL's own check, and when hosts of one job print different versions under the same communicator. Two logs of two runs do
-    not count.
+    Fires on NCCL's own check, and when hosts of one job print different versions: in one file, or in files whose communicators are the
+    same. Silent on logs of two runs.
     """
     said = facts.all("nccl.version_mismatch")
-    by_host: dict[str, set[tuple[int, ...]]] = defaultdict(set)
+    last: dict[str, tuple[int, ...]] = {}
+    hosts: dict[str, set[str]] = defaultdict(set)
+    """By job: a file that several hosts write to, or a communicator."""
     for version, event in facts.nccl_versions():
         if event.host is not None:
-            by_host[event.host].add(version)
-    if not said and len(by_host) > 1 and len({v for versions in by_host.values() for v in versions}) > 1:
+            last[event.host] = version
+            hosts[event.at.path].add(event.host)
+    for event in facts.all("nccl.comm"):
+        if event.host in last and event.fields.get("comm_id"):
+            hosts[event.fields["comm_id"]].add(event.host)
+    one_job = any(len({last[host] for host in members}) > 1 for members in hosts.values())
+    if not said and one_job:
         yield Finding(
             "env-mismatch-between-ranks", 0.8, "fatal", "hosts of one job print different versions of NCCL", lines_of(e for _, e in facts.nccl_versions() if e.host),
             "Install the same NCCL (image, wheel) on every host.", ["NCCL_DEBUG=VERSION on every rank"],
@@ -93,7 +100,7 @@ def networks_differ(facts: Facts) -> Iterator[Finding]:
 
 
 def settings_differ(facts: Facts) -> Iterator[Finding]:
-    """A variable that must agree has different values on ranks of one job, or is set on some only.
+    """A variable that must agree has different values on ranks of one job.
 
     Fires for NCCL_* variables of the log itself when at least two hosts (or ranks) print their environment. Variables that name devices,
     files or ranks may differ. Silent for trials on command lines.

@@ -1,0 +1,91 @@
+"""GPUDirect RDMA: NCCL src/transport/net.cc appends /GDRDMA to connections that use it; src/graph/paths.cc says why not."""
+
+from __future__ import annotations
+
+import pytest
+
+from .told import Case, check, fires, near_miss
+
+CASES = (
+    fires("one_host_stages", "gdr-peermem-missing", """
+        cn21:880:931 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM/read
+        > cn21:880:931 [0] NCCL INFO Channel 00/0 : 0[0] -> 2[0] [send] via NET/IB/0/GDRDMA
+        > cn22:774:812 [0] NCCL INFO Channel 00/0 : 0[0] -> 2[0] [receive] via NET/IB/0
+        > cn22:774:812 [0] NCCL INFO Channel 01/0 : 2[0] -> 0[0] [send] via NET/IB/0
+        > cn21:880:931 [0] NCCL INFO Channel 01/0 : 2[0] -> 0[0] [receive] via NET/IB/0/GDRDMA/Shared
+    """, severity="major"),
+    near_miss("one_host_stages", "/Shared is no fallback", """
+        cn21:880:931 [0] NCCL INFO Channel 00/0 : 0[0] -> 2[0] [send] via NET/IB/0/GDRDMA
+        cn22:774:812 [0] NCCL INFO Channel 00/0 : 0[0] -> 2[0] [receive] via NET/IB/0/GDRDMA/Shared
+    """),
+    near_miss("one_host_stages", "send and receive of one process differ", """
+        cn21:880:931 [0] NCCL INFO Channel 00/0 : 0[0] -> 2[0] [send] via NET/IB/0
+        cn21:880:931 [0] NCCL INFO Channel 00/0 : 2[0] -> 0[0] [receive] via NET/IB/0/GDRDMA
+        cn22:774:812 [0] NCCL INFO Channel 00/0 : 2[0] -> 0[0] [send] via NET/IB/0
+        cn22:774:812 [0] NCCL INFO Channel 00/0 : 0[0] -> 2[0] [receive] via NET/IB/0/GDRDMA
+    """),
+    fires("nobody_uses_gpudirect", "gdr-peermem-missing", """
+        > cn21:880:931 [0] NCCL INFO Channel 00/0 : 0[0] -> 2[0] [send] via NET/IB/0
+        > cn22:774:812 [0] NCCL INFO Channel 00/0 : 0[0] -> 2[0] [receive] via NET/IB/0/Shared
+    """),
+    fires("nobody_uses_gpudirect", "gdr-peermem-missing", """
+        > cn21:880:931 [0] NCCL INFO NET/IB : GPU Direct RDMA Disabled for HCA 0 'mlx5_0'
+        > cn21:880:931 [0] NCCL INFO NET/IB : GPU Direct RDMA Disabled for HCA 1 'mlx5_1'
+    """, why="no peer-memory client"),
+    near_miss("nobody_uses_gpudirect", "every connection has it", """
+        cn21:880:931 [0] NCCL INFO Channel 00/0 : 0[0] -> 2[0] [send] via NET/IB/0/GDRDMA(PCI)
+        cn22:774:812 [0] NCCL INFO Channel 00/0 : 0[0] -> 2[0] [receive] via NET/IB/0/GDRDMA(PCI)/Shared
+    """),
+    near_miss("nobody_uses_gpudirect", "sockets never have it", """
+        cn21:880:931 [0] NCCL INFO Channel 00/0 : 0[0] -> 2[0] [send] via NET/Socket/0
+    """),
+    near_miss("nobody_uses_gpudirect", "libfabric's lines do not always say", """
+        cn21:880:931 [0] NCCL INFO Channel 00/0 : 0[0] -> 2[0] [send] via NET/Libfabric/0
+    """),
+    fires("registration_refused", "gdr-peermem-missing", """
+        > cn21:880:940 [0] misc/ibvwrap.cc:154 NCCL WARN Call to ibv_reg_mr failed with error Bad address
+        cn21:880:940 [0] NCCL INFO transport/net_ib.cc:1189 -> 2
+    """, severity="fatal"),
+    near_miss("registration_refused", "locked memory is another matter", """
+        cn21:880:940 [0] misc/ibvwrap.cc:154 NCCL WARN Call to ibv_reg_mr failed with error Cannot allocate memory
+    """),
+    near_miss("registration_refused", "another call", """
+        cn21:880:940 [0] misc/ibvwrap.cc:230 NCCL WARN Call to ibv_modify_qp failed with error Invalid argument
+    """),
+    fires("device_memory_flat", "gdr-peermem-missing", """
+        > mpirun -np 2 -H cn21,cn22 -mca pml ucx -x UCX_TLS=rc,sm,cuda_copy ./osu_bw -d cuda D D
+        # OSU MPI-CUDA Bandwidth Test v7.3
+        # Size      Bandwidth (MB/s)
+        512                   180.21
+        > 1024                  301.10
+        > 4096                  315.52
+        > 65536                 320.77
+        > 1048576               322.04
+        > 4194304               321.95
+    """),
+    near_miss("device_memory_flat", "a curve that still climbs", """
+        mpirun -np 2 -H cn21,cn22 -mca pml ucx -x UCX_TLS=rc,sm,cuda_copy ./osu_bw -d cuda D D
+        # OSU MPI-CUDA Bandwidth Test v7.3
+        # Size      Bandwidth (MB/s)
+        1024                  201.10
+        4096                  815.52
+        65536                9320.77
+        1048576             23322.04
+        4194304             24121.95
+    """),
+    near_miss("device_memory_flat", "TCP alone was asked for", """
+        mpirun -np 2 -H cn21,cn22 -mca pml ucx -x UCX_TLS=tcp,cuda_copy ./osu_bw -d cuda D D
+        # OSU MPI-CUDA Bandwidth Test v7.3
+        # Size      Bandwidth (MB/s)
+        1024                  301.10
+        4096                  315.52
+        65536                 320.77
+        1048576               322.04
+        4194304               321.95
+    """),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_rule(case: Case):
+    check(case)
