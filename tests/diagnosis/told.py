@@ -47,7 +47,7 @@ def near_miss(rule: str, why: str, texts: Texts) -> Case:
 
 def check(case: Case) -> None:
     """Fails if the rule makes something else of the case's texts."""
-    found = rule_findings(RULE[case.rule], {name: _bare(text) for name, text in case.files.items()})
+    found = list(RULE[case.rule](_told({name: _bare(text) for name, text in case.files.items()}).facts))
     if case.kind is None:
         said = [(finding.kind, finding.summary) for finding in found]
         assert not found, f"the rule says {said}"
@@ -62,9 +62,13 @@ def check(case: Case) -> None:
 
 
 def told(texts: Texts) -> Explanation:
-    """The explanation of these texts, each in a file of its own in one folder."""
+    """The explanation of these texts, their common indentation taken off, each in a file of its own in one folder."""
+    return _told(_files(texts))
+
+
+def _told(files: Mapping[str, str]) -> Explanation:
     with tempfile.TemporaryDirectory() as folder:
-        for name, text in _files(texts).items():
+        for name, text in files.items():
             file = Path(folder) / name
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_bytes(text.encode("utf-8", "surrogateescape"))

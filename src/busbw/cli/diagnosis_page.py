@@ -44,7 +44,8 @@ def print_diagnosis(page: Page, diagnosis: Diagnosis, artefacts: Sequence[Artefa
         page.line()
         page.prose(_MORE_TO_READ)
     printer.cleared(diagnosis.cleared)
-    printer.checks(diagnosis.checks)
+    printer.checks("checked, and right", [check for check in diagnosis.checks if check.decisive])
+    printer.checks("noted", [check for check in diagnosis.checks if not check.decisive])
     printer.read(diagnosis.artefacts)
     printer.losses(diagnosis.losses)
 
@@ -101,9 +102,9 @@ class _Printer:
             self.page.prose(f"{visible(item.what)}: {visible(item.why)}", "     ", first="   - ")
             self._lines(item.evidence, item.lines, 2, context=False)
 
-    def checks(self, items: Sequence[Check]) -> None:
+    def checks(self, heading: str, items: Sequence[Check]) -> None:
         if items:
-            self._heading("checked, and right")
+            self._heading(heading)
         for item in self._most(items):
             where = f" ({visible(item.lines[0].path)}:{item.lines[0].line})" if item.lines else ""
             self.page.prose(f"{visible(item.what)}: {visible(item.result)}{where}", "     ", first="   - ")

@@ -20,6 +20,8 @@ __all__ = ["Explanation", "diagnose", "explain"]
 
 _WEIGHT = {"fatal": 1.0, "major": 0.9, "minor": 0.6}
 """How much a finding's confidence counts in the order: what ends a job comes before what slows it."""
+_WEIGHT_BESIDE_AN_END = 0.3
+"""A minor finding in a job that something fatal ended is a remark."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +98,7 @@ def _ranked(findings: Sequence[Finding], facts: Facts) -> list[Finding]:
     causes = [f for f in findings if f.kind != "peer-process-died" and f.severity != "minor"]
     failing = {(e.at.path, e.at.line) for e in facts.failures()}
     ended = any(
-        f.severity == "fatal" and f.confidence >= 0.4 and any((line.path, line.line) in failing for line in f.lines)
+        f.severity == "fatal" and f.confidence >= 0.25 and any((line.path, line.line) in failing for line in f.lines)
         for f in findings
     )
     strongest = max((f.confidence for f in causes), default=0.0)
@@ -115,8 +117,9 @@ def _ranked(findings: Sequence[Finding], facts: Facts) -> list[Finding]:
     first = _first_failure_line(facts)
 
     def key(finding: Finding) -> tuple[float, str]:
+        weight = _WEIGHT_BESIDE_AN_END if ended and finding.severity == "minor" else _WEIGHT[finding.severity]
         early = first is not None and first in {(line.path, line.line) for line in finding.lines}
-        return -(finding.confidence * _WEIGHT[finding.severity] * (1.05 if early else 1.0)), finding.kind
+        return -(finding.confidence * weight * (1.05 if early else 1.0)), finding.kind
 
     return sorted(adjusted, key=key)
 

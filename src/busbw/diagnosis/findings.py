@@ -130,9 +130,9 @@ class Check:
     what: str
     result: str
     lines: Sequence[LineRef] = ()
+    evidence: Sequence[Evidence] = ()
     decisive: bool = True
     """Whether it speaks for a healthy system; a remark does not."""
-    evidence: Sequence[Evidence] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,7 +80,8 @@ def render_report(explanation: Explanation, artefacts: Sequence[Artefact] = ()) 
         _pairs(facts),
         _ranks(facts),
         _cleared(diagnosis, places),
-        _checks(diagnosis, places),
+        _checks(diagnosis, places, decisive=True),
+        _checks(diagnosis, places, decisive=False),
         _read(diagnosis),
         _losses(diagnosis),
     ]
@@ -145,7 +146,7 @@ def _verdict(diagnosis: Diagnosis) -> str:
     size = sum(size for _, size, _ in diagnosis.artefacts)
     told = [
         _counted(len(diagnosis.findings), "cause", "causes"),
-        _counted(len(diagnosis.checks), "check came out right", "checks came out right"),
+        _counted(sum(check.decisive for check in diagnosis.checks), "check came out right", "checks came out right"),
         f"{_counted(len(diagnosis.artefacts), 'file', 'files')}, {format_bytes(size)} read",
     ]
     lost = sum(loss.count for loss in diagnosis.losses)
@@ -272,13 +273,14 @@ def _cleared(diagnosis: Diagnosis, places: Mapping[str, Path]) -> str:
     return _section("Looked at, not the cause", _list(items))
 
 
-def _checks(diagnosis: Diagnosis, places: Mapping[str, Path]) -> str:
+def _checks(diagnosis: Diagnosis, places: Mapping[str, Path], *, decisive: bool) -> str:
     items = (
         f"<li><p><b>{_text(item.what)}</b>: {_text(item.result)}</p>\n"
         f"{_lines(item.evidence, item.lines, places, context=False)}</li>"
         for item in diagnosis.checks
+        if item.decisive is decisive
     )
-    return _section("Checked, and right", _list(items))
+    return _section("Checked, and right" if decisive else "Noted", _list(items))
 
 
 def _list(items: Iterable[str]) -> str:

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 from busbw.diagnosis.facts import Curve, Event, Facts, Point, lines_of
 from busbw.diagnosis.findings import Check, Finding
-from busbw.diagnosis.rules.environment import wrong_results
 from busbw.diagnosis.rules.shared import active
 from busbw.hardware import (
     ExpectedRange,
@@ -26,6 +25,11 @@ LARGE = 2**26
 """64 MiB: from here on a table shows bandwidth rather than latency (measured/README.md)."""
 
 
+def _short(source: str) -> str:
+    """The first of several sources, for a line on a terminal; `busbw hardware` shows all."""
+    return source.split(",")[0].split(";")[0]
+
+
 def plateau(curve: Curve) -> tuple[float, list[Point]] | None:
     """Best bus bandwidth of the large sizes, bytes per second, and the rows it comes from; None without large rows."""
     rows = [p for p in curve.points if p.size_bytes is not None and p.size_bytes >= LARGE and p.busbw_bytes_per_s]
@@ -35,8 +39,10 @@ def plateau(curve: Curve) -> tuple[float, list[Point]] | None:
     return best.busbw_bytes_per_s or 0.0, sorted(rows, key=lambda p: -(p.size_bytes or 0))
 
 
-def _gpu(facts: Facts) -> str | None:
-    names = {name for _, name, _ in facts.devices if name and find_accelerator(name) is not None}
+def _gpu(facts: Facts, curve: Curve) -> str | None:
+    """The one kind of GPU that the table's own file names; if it names none, that all files together name."""
+    known = [(name, at.artefact) for _, name, at in facts.devices if name and find_accelerator(name) is not None]
+    names = {name for name, artefact in known if artefact == curve.artefact} or {name for name, _ in known}
     return names.pop() if len(names) == 1 else None
 
 
@@ -48,7 +54,7 @@ def _network(facts: Facts) -> tuple[float | None, int | None]:
 
 def expected_of(facts: Facts, curve: Curve) -> ExpectedRange | None:
     """The healthy range of this table's plateau; None where the description does not suffice to tell."""
-    gpu = _gpu(facts)
+    gpu = _gpu(facts, curve)
     if (
         gpu is None
         or curve.ranks is None
@@ -89,12 +95,12 @@ def below_expectation(facts: Facts) -> Iterator[Finding]:
         judged = [p for p in rows if (p.size_bytes or 0) >= expected.reached_at_bytes]
         if not judged or rate >= expected.low_bytes_per_s:
             continue
-        near = matching_tiers(rate, tiers(_gpu(facts)))
+        near = matching_tiers(rate, tiers(_gpu(facts, curve)))
         kind = _suspect(near, curve, facts)
         tier = f", as {near[0].name} gives" if near else ""
         yield Finding(
             kind, 0.45, "major",
-            f"{curve.collective} reaches {format_rate(rate)} where {format_rate(expected.low_bytes_per_s)} or more is healthy{tier} ({expected.source})",
+            f"{curve.collective} reaches {format_rate(rate)} where {format_rate(expected.low_bytes_per_s)} or more is healthy{tier} ({_short(expected.source)})",
             lines_of(judged), _REMEDIES[kind], ["NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET,GRAPH in the same run, then busbw explain on both"],
         )  # fmt: skip
 
@@ -128,10 +134,10 @@ def crawling_between_nodes(facts: Facts) -> Iterator[Finding]:
     Fires when GPUs with an NVLink switch or mesh span nodes and the plateau of at least 128 MiB stays below 8 GB/s: such nodes have at least
     one NIC of 100 Gb/s, so this is TCP, or staging through the host. Needs no knowledge of the NICs. Silent for PCIe cards and small sizes.
     """
-    gpu = find_accelerator(_gpu(facts))
-    if gpu is None or (gpu.nvlinks.value or 0) < _NVLINKS_OF_A_SWITCHED_GPU:
-        return
     for curve in facts.curves:
+        gpu = find_accelerator(_gpu(facts, curve))
+        if gpu is None or (gpu.nvlinks.value or 0) < _NVLINKS_OF_A_SWITCHED_GPU:
+            continue
         found = plateau(curve)
         if found is None or (curve.nodes or 1) < 2 or expected_of(facts, curve) is not None:
             continue
@@ -188,7 +194,7 @@ def slow_start(facts: Facts) -> Iterator[Finding]:
         if expected is not None and floor_s > 5 * expected.high_s:
             kind = "socket-fallback" if curve.nodes > 1 else "cpu-affinity-pinning"
             yield Finding(
-                kind, 0.35, "minor", f"small messages take {format_time_ns(floor_s * 1e9)} where {format_time_ns(expected.high_s * 1e9)} is slow already ({expected.source})",
+                kind, 0.35, "minor", f"small messages take {format_time_ns(floor_s * 1e9)} where {format_time_ns(expected.high_s * 1e9)} is slow already ({_short(expected.source)})",
                 lines_of(small), "Check CPU binding and power saving, that NCCL_DEBUG is not TRACE, and which network is used.",
                 ["taskset -p PID of a rank; cpupower frequency-info", "NCCL_DEBUG=INFO: 'Using network'"],
             )  # fmt: skip
@@ -228,11 +234,13 @@ def checks(facts: Facts) -> Iterator[Check]:
     """What a table showed: right data, a healthy plateau, a plateau of zero that has to be zero; dips and outliers as remarks."""
     for curve in facts.curves:
         name = curve.collective or f"{curve.tool} table"
-        if curve.points and not wrong_results(facts) and any(p.wrong is not None for p in curve.points):
+        verdicts = [e for e in facts.all("nccl_tests.out_of_bounds") if e.at.artefact == curve.artefact]
+        wrong = any(p.wrong for p in curve.points) or any("FAILED" in e.text for e in verdicts)
+        if not wrong and any(p.wrong is not None for p in curve.points):
             yield Check(
                 "data of the benchmark",
                 f"{name}: no wrong values in {len(curve.points)} results",
-                lines_of(facts.all("nccl_tests.out_of_bounds") or curve.points[-1:]),
+                lines_of(verdicts or curve.points[-1:]),
                 decisive=False,
             )
         yield from _plateau_check(facts, curve, name)
@@ -265,7 +273,7 @@ def _plateau_check(facts: Facts, curve: Curve, name: str) -> Iterator[Check]:
     if curve.ranks == 1:
         yield Check("one rank", "nothing is communicated, so a bus bandwidth of 0 is right", lines_of(rows[:1]))
     elif expected is not None and rate >= expected.low_bytes_per_s:
-        healthy = f"healthy from {format_rate(expected.low_bytes_per_s)} ({expected.source})"
+        healthy = f"healthy from {format_rate(expected.low_bytes_per_s)} ({_short(expected.source)})"
         yield Check("plateau", f"{name}: {format_rate(rate)} up to {size}; {healthy}", lines_of(rows[:2]))
     else:
         near = matching_tiers(rate, tiers())

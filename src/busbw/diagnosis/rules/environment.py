@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
-from busbw.diagnosis.facts import Event, Facts, Point, Setting, lines_of
+from busbw.diagnosis.facts import Event, Facts, LinkGroup, Point, Setting, lines_of
 from busbw.diagnosis.findings import Finding
 from busbw.diagnosis.rules.shared import active, has_nvlink
 from busbw.nccl import load_variables
@@ -245,12 +246,11 @@ def gpudirect_one_way(facts: Facts) -> Iterator[Finding]:
         if s.value.upper() in ("0", "LOC")
     ]
     one_way = []
-    for key in {(link.host, link.pid, link.device) for link in facts.links}:
-        mine = [
-            link
-            for link in facts.links
-            if (link.host, link.pid, link.device) == key and link.network not in (None, "Socket")
-        ]
+    by_device: dict[tuple[str | None, int | None, int | None], list[LinkGroup]] = defaultdict(list)
+    for link in facts.links:
+        if link.network not in (None, "Socket"):
+            by_device[link.host, link.pid, link.device].append(link)
+    for mine in by_device.values():
         sends = [link for link in mine if link.direction == "send"]
         receives = [link for link in mine if link.direction == "receive"]
         if (

@@ -28,7 +28,7 @@ def one_host_stages(facts: Facts) -> Iterator[Finding]:
     """
     links = _rdma(facts)
     hosts = {link.host for link in links}
-    staged_hosts = {h for h in hosts if not any(link.gpudirect for link in links if link.host == h)}
+    staged_hosts = hosts - {link.host for link in links if link.gpudirect}
     if not staged_hosts or staged_hosts == hosts:
         return
     staged = [link for link in links if link.host in staged_hosts]

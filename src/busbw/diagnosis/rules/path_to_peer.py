@@ -56,6 +56,11 @@ def _port_events(facts: Facts) -> list[Event]:
     return sorted(down, key=lambda e: e.at)
 
 
+def _port(event: Event) -> str:
+    """The port an event is about, as its line names it."""
+    return event.fields.get("interface") or event.fields.get("device") or event.fields.get("bus_id", "")
+
+
 def _lossy_counters(facts: Facts) -> list[Counter]:
     names = (
         "local_ack_timeout_err",
@@ -111,10 +116,19 @@ def flapping_link(facts: Facts) -> Iterator[Finding]:
     down = [e for e in down if "work queue error" not in e.text.lower() and "access" not in e.text.lower()]
     if not down:
         return
+    first_down: dict[tuple[str, str], Event] = {}
+    for event in down:
+        first_down.setdefault((event.at.path, _port(event)), event)
+    went_down = {e.at for e in down}
+    back = [
+        e
+        for e in events
+        if e.at not in went_down and (d := first_down.get((e.at.path, _port(e)))) is not None and d.at.line < e.at.line
+    ]
     completions = facts.all("nccl.ib_completion")
     yield Finding(
         "link-flap", 0.85, "fatal" if completions or any(e.name == "nccl.ib_async" for e in down) else "major",
-        f"a network port went down {len(down)} times", lines_of([*events, *completions]),
+        f"a network port went down {len(down)} times", lines_of([*down[:8], *back[:4], *completions[:4]], most=16),
         "Change cable or transceiver of the port named, check the switch's log; raise NCCL_IB_TIMEOUT (22) and NCCL_IB_RETRY_CNT to ride short flaps out.",
         ["mlxlink -d DEV -c -e (cable and error counters)", "ibdiagnet --pc -P all=1 or the switch's port counters"],
     )  # fmt: skip

@@ -1,0 +1,123 @@
+"""RDMA that does not get through: NCCL src/transport/net_ib.cc, ibv_devinfo, mlx5 in the kernel log, hw_counters."""
+
+from __future__ import annotations
+
+import pytest
+
+from .told import Case, check, fires, near_miss
+
+CASES = (
+    fires("gid_of_the_wrong_kind", "roce-gid-index", """
+        > NCCL_IB_GID_INDEX=2
+        hca_id: mlx5_4
+                GID[  0]:       fe80:0000:0000:0000:5c25:73ff:fe12:3456, RoCE v1
+                GID[  1]:       fe80::5c25:73ff:fe12:3456, RoCE v2
+        >         GID[  2]:       0000:0000:0000:0000:0000:ffff:0a14:0447, RoCE v1
+        >         GID[  3]:       ::ffff:10.20.4.71, RoCE v2
+    """, severity="major"),
+    near_miss("gid_of_the_wrong_kind", "the index selects RoCE v2 with an IPv4 address", """
+        NCCL_IB_GID_INDEX=3
+        hca_id: mlx5_4
+                GID[  2]:       0000:0000:0000:0000:0000:ffff:0a14:0447, RoCE v1
+                GID[  3]:       ::ffff:10.20.4.71, RoCE v2
+    """),
+    near_miss("gid_of_the_wrong_kind", "no index is set", """
+        hca_id: mlx5_4
+                GID[  0]:       fe80:0000:0000:0000:5c25:73ff:fe12:3456, RoCE v1
+                GID[  3]:       ::ffff:10.20.4.71, RoCE v2
+    """),
+    fires("flapping_link", "link-flap", """
+        > cn81:500:561 [3] transport/net_ib.cc:104 NCCL WARN NET/IB : mlx5_3:1 Got async event : port error
+        > cn81:500:561 [3] transport/net_ib.cc:104 NCCL WARN NET/IB : mlx5_3:1 Got async event : port active
+        > cn81:500:540 [3] transport/net_ib.cc:1295 NCCL WARN NET/IB: Got completion from peer 10.20.4.82<40001> with status=12 opcode=0 len=0 vendor err 129 (Send) localGid fe80::1 remoteGidsfe80::2 hca mlx5_3
+    """, severity="fatal"),
+    fires("flapping_link", "link-flap", """
+        [   31.870144] mlx5_core 0000:5e:00.1 ens3f1np1: Link up
+        [   31.882011] mlx5_core 0000:5e:00.0 ens3f0np0: Link up
+        > [90211.113345] mlx5_core 0000:5e:00.0 ens3f0np0: Link down
+        > [90214.201132] mlx5_core 0000:5e:00.0 ens3f0np0: Link up
+    """, severity="major", why="kernel log"),
+    near_miss("flapping_link", "a link that comes up once: a boot", """
+        [   31.882011] mlx5_core 0000:5e:00.0 ens3f0np0: Link up
+        [   31.901345] mlx5_core 0000:5e:00.1 ens3f1np1: Link up
+    """),
+    near_miss("flapping_link", "a client that leaves is no port event", """
+        cn81:500:561 [3] transport/net_ib.cc:104 NCCL WARN NET/IB : mlx5_3:1 Got async event : client reregistration
+    """),
+    fires("unanswered_packets", "roce-gid-index", """
+        > cn81:500:540 [3] transport/net_ib.cc:840 NCCL WARN NET/IB : Got completion from peer 10.20.4.82<51001> with error 12, opcode 0, len 0, vendor err 129
+    """, why="nothing else was read"),
+    fires("unanswered_packets", "link-flap", """
+        cn81:500:530 [3] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/IB [RO]; OOB bond0:10.20.4.81<0>
+        > cn81:500:540 [3] transport/net_ib.cc:1295 NCCL WARN NET/IB: Got completion from peer 10.20.4.82<40001> with status=IBV_WC_RETRY_EXC_ERR(12) opcode=IBV_WC_SEND(0) vendor_err=129
+    """, why="InfiniBand has no GID to choose"),
+    fires("unanswered_packets", "roce-lossy-fabric", """
+        > cn81:500:540 [3] transport/net_ib.cc:840 NCCL WARN NET/IB : Got completion from peer 10.20.4.82<51001> with error 12, opcode 0, len 0, vendor err 129
+        > /sys/class/infiniband/mlx5_3/ports/1/hw_counters/packet_seq_err:9120
+    """, why="the NIC counts losses"),
+    fires("unanswered_packets", "rail-cross-nic", """
+        > cn81:500:540 [3] misc/ibvwrap.cc:396 NCCL WARN Call to ibv_modify_qp failed with 110 Connection timed out, on dev mlx5_3:1, curr state INIT, next state RTR, local GID index 3, local GID ::ffff:10.1.3.81, remote GID ::ffff:10.1.4.82
+    """, why="GIDs of two rails"),
+    near_miss("unanswered_packets", "flushed after another error", """
+        cn81:500:540 [3] transport/net_ib.cc:840 NCCL WARN NET/IB : Got completion from peer 10.20.4.82<51001> with error 5, opcode 0, len 0, vendor err 249
+    """),
+    near_miss("unanswered_packets", "another call that failed", """
+        cn81:500:540 [3] misc/ibvwrap.cc:190 NCCL WARN Call to ibv_create_cq failed with error Cannot allocate memory
+    """),
+    fires("memory_refused", "pcie-acs-enabled", """
+        > cn81:500:540 [3] transport/net_ib.cc:840 NCCL WARN NET/IB : Got completion from peer 10.20.4.82<51001> with error 4, opcode 0, len 0, vendor err 81
+    """),
+    fires("memory_refused", "pcie-acs-enabled", """
+        > cn81:500:561 [3] transport/net_ib.cc:104 NCCL WARN NET/IB : mlx5_3:1 Got async event : local access violation work queue error
+    """, why="asynchronous event"),
+    near_miss("memory_refused", "no answer is another matter", """
+        cn81:500:540 [3] transport/net_ib.cc:840 NCCL WARN NET/IB : Got completion from peer 10.20.4.82<51001> with error 12, opcode 0, len 0, vendor err 129
+    """),
+    fires("receiver_not_ready", "rank-late-or-stuck", """
+        > cn81:500:540 [3] transport/net_ib.cc:1295 NCCL WARN NET/IB: Got completion from peer 10.20.4.82<40001> with status=13 opcode=0 len=0 vendor err 135 (Send)
+    """),
+    near_miss("receiver_not_ready", "the neighbouring status", """
+        cn81:500:540 [3] transport/net_ib.cc:1295 NCCL WARN NET/IB: Got completion from peer 10.20.4.82<40001> with status=12 opcode=0 len=0 vendor err 129 (Send)
+    """),
+    fires("lossy_fabric", "roce-lossy-fabric", """
+        > /sys/class/infiniband/mlx5_3/ports/1/hw_counters/local_ack_timeout_err:118
+        /sys/class/infiniband/mlx5_3/ports/1/hw_counters/out_of_sequence:0
+        > /sys/class/infiniband/mlx5_3/ports/1/hw_counters/np_ecn_marked_roce_packets:0
+    """, severity="major"),
+    near_miss("lossy_fabric", "nothing was lost", """
+        /sys/class/infiniband/mlx5_3/ports/1/hw_counters/local_ack_timeout_err:0
+        /sys/class/infiniband/mlx5_3/ports/1/hw_counters/out_of_sequence:0
+        /sys/class/infiniband/mlx5_3/ports/1/hw_counters/packet_seq_err:0
+        /sys/class/infiniband/mlx5_3/ports/1/hw_counters/np_ecn_marked_roce_packets:5120
+    """),
+    fires("rails_crossed", "rail-cross-nic", """
+        > cn81:500:530 [3] NCCL INFO NCCL_CROSS_NIC set by environment to 1.
+        > cn81:500:540 [3] misc/ibvwrap.cc:396 NCCL WARN Call to ibv_modify_qp failed with error Connection timed out
+    """),
+    near_miss("rails_crossed", "crossing on a full fat tree fails nothing", """
+        cn81:500:530 [3] NCCL INFO NCCL_CROSS_NIC set by environment to 1.
+        cn81:500:540 [3] NCCL INFO Connected all rings
+    """),
+    near_miss("rails_crossed", "crossing is forbidden already", """
+        cn81:500:530 [3] NCCL INFO NCCL_CROSS_NIC set by environment to 0.
+        cn81:500:540 [3] misc/ibvwrap.cc:396 NCCL WARN Call to ibv_modify_qp failed with error Connection timed out
+    """),
+    fires("congestion_control", "congestion-control-setting", """
+        > cn81:500:540 [3] misc/ibvwrap.cc:410 NCCL WARN Call to ibv_set_ece failed with error Invalid argument
+    """, severity="fatal"),
+    fires("congestion_control", "congestion-control-setting", """
+        > /sys/class/infiniband/mlx5_3/ports/1/hw_counters/rp_cnp_handled:48120331
+        /sys/class/infiniband/mlx5_3/ports/1/hw_counters/out_of_sequence:0
+    """, severity="major", why="counters"),
+    near_miss("congestion_control", "a few notifications", """
+        /sys/class/infiniband/mlx5_3/ports/1/hw_counters/rp_cnp_handled:412
+    """),
+    near_miss("congestion_control", "ECE in use, nothing failed", """
+        cn81:500:530 [3] NCCL INFO NCCL_IB_ECE_ENABLE set by environment to 1.
+    """),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_rule(case: Case):
+    check(case)
