@@ -88,12 +88,24 @@ class Rows:
 
 
 def rows_of(table: str, rows: Iterable[Mapping[str, Any]]) -> Rows:
-    """Rows from dictionaries; a missing key is NULL. Raises KeyError for a key that the table does not have."""
+    """Rows from dictionaries; a missing key is NULL, and so is an integer that its column cannot hold: it was damage.
+
+    Raises KeyError for a key that the table does not have.
+    """
     schema = SCHEMAS[table]
     listed = list(rows)
     known = set(schema.names)
     for row in listed:
         if not known.issuperset(row):
             raise KeyError(f"table {table} has no column {sorted(set(row) - known)}")
-    columns = [pa.array([row.get(field.name) for row in listed], type=field.type) for field in schema]
+    columns = [
+        pa.array(_fitting([row.get(field.name) for row in listed], field.type), type=field.type) for field in schema
+    ]
     return Rows(table, pa.RecordBatch.from_arrays(columns, schema=schema))
+
+
+def _fitting(values: list[Any], dtype: pa.DataType) -> list[Any]:
+    if not pa.types.is_integer(dtype):
+        return values
+    limit = 1 << (dtype.bit_width - 1)
+    return [v if v is None or -limit <= v < limit else None for v in values]

@@ -44,9 +44,9 @@ def slower_with_p2p(facts: Facts) -> Iterator[Finding]:
         if pair.src != pair.dst:
             by_kind.setdefault(pair.quantity, {})[pair.src, pair.dst] = pair.value
             refs[pair.quantity, pair.src, pair.dst] = pair
-    access = {pair for pair, value in by_kind.get("peer_access", {}).items() if value > 0}
+    access = by_kind.get("peer_access", {})
     off, on = by_kind.get("unidirectional_p2p_disabled", {}), by_kind.get("unidirectional_p2p_enabled", {})
-    common = [p for p in on if p in off and (not access or p in access)]
+    common = [p for p in on if p in off and access.get(p, 1.0) > 0]
     if not common:
         return
     slower = [p for p in common if on[p] < off[p] / 2]
