@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from log_generator import write_log
+from benchmarks.explain.log_generator import write_log
 
 __all__ = ["peak_memory_bytes", "scan_rates"]
 

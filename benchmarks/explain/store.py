@@ -20,16 +20,16 @@ _TABLES = ("counters", "pairs")
 _WRITER = """
 import sys
 from pathlib import Path
-import busbw.observations.store as store
 from busbw.observations import Artefact, rows_of
+from busbw.observations.store import Store, segments
 
-store._ROW_GROUP_ROWS = 64  # many writes a run, so that a kill meets every state of a segment
+segments._ROW_GROUP_ROWS = 64  # many writes a run, so that a kill meets every state of a segment
 folder, files, commits, rows = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
 print("ready", flush=True)
 sys.stdin.readline()
 for commit in range(commits):
     one = Artefact.of(files / str(commit), str(commit))
-    with store.Store(folder).begin([one]) as run:
+    with Store(folder).begin([one]) as run:
         for first in range(0, rows, 20):
             for table in sys.argv[5:]:
                 values = [{"artefact": one.sha256, "value": float(i)} for i in range(first, first + 20)]

@@ -27,6 +27,37 @@ nb::tuple strings(std::vector<std::int32_t> offsets, const std::string& data) {
 
 nb::tuple strings(const scan::StringColumn& values) { return strings(values.offsets, values.data); }
 
+nb::object field(scan::FieldColumn&& values, const scan::StringColumn& names) {
+  switch (values.type) {
+    case scan::FieldType::kDigits:
+    case scan::FieldType::kNumber: return nb::cast(column(std::move(values.integers)));
+    case scan::FieldType::kDecimal: return nb::cast(column(std::move(values.decimals)));
+    case scan::FieldType::kName: return nb::make_tuple(column(std::move(values.codes)), strings(names));
+    default: return strings(std::move(values.strings.offsets), values.strings.data);
+  }
+}
+
+nb::dict take_rows(scan::LogScanner& scanner) {
+  std::vector<scan::TableRows> taken = scanner.take_rows();
+  nb::dict out;
+  for (std::size_t i = 0; i < taken.size(); ++i) {
+    scan::TableRows& rows = taken[i];
+    if (rows.line.empty()) continue;
+    nb::list fields;
+    for (std::size_t f = 0; f < rows.fields.size(); ++f) fields.append(field(std::move(rows.fields[f]), scanner.names(i, f)));
+    nb::dict columns;
+    columns["line"] = column(std::move(rows.line));
+    columns["byte_offset"] = column(std::move(rows.byte_offset));
+    columns["pid"] = column(std::move(rows.pid));
+    columns["rank"] = column(std::move(rows.rank));
+    columns["device"] = column(std::move(rows.device));
+    columns["host"] = column(std::move(rows.host));
+    columns["fields"] = fields;
+    out[nb::int_(scanner.with_rows()[i])] = columns;
+  }
+  return out;
+}
+
 nb::dict take(scan::LogScanner& scanner) {
   scan::ScanBatch batch = scanner.take();
   nb::dict out;
@@ -45,6 +76,7 @@ nb::dict take(scan::LogScanner& scanner) {
   out["template_index"] = column(std::move(batch.template_index));
   out["level"] = column(std::move(batch.level));
   out["field_begin"] = column(std::move(batch.field_begin));
+  out["rows"] = take_rows(scanner);
   scanner.reuse(std::move(batch));
   return out;
 }
@@ -53,6 +85,7 @@ nb::dict counts(const scan::LogScanner& scanner) {
   const scan::ScanCounts& c = scanner.counts();
   nb::dict out;
   out["lines"] = c.lines;
+  out["empty_lines"] = c.empty_lines;
   out["bytes"] = c.bytes;
   out["nccl_lines"] = c.nccl_lines;
   out["unrecognised_info"] = c.unrecognised_info;
@@ -70,8 +103,10 @@ nb::dict counts(const scan::LogScanner& scanner) {
 NB_MODULE(_scan, m) {
   m.doc() = "Log scanning: line heads, message templates, columns.";
   nb::class_<scan::LogScanner>(m, "LogScanner", "Scans a log in chunks. feed() gives the GIL up.")
-      .def(nb::init<const std::vector<std::string>&, std::int64_t>(), "patterns"_a, "plain_budget_bytes"_a,
-           "patterns: message templates, tried in this order. Raises ValueError for one that is malformed.")
+      .def(nb::init<const std::vector<std::string>&, const std::vector<std::size_t>&, std::int64_t>(), "patterns"_a, "with_rows"_a,
+           "plain_budget_bytes"_a,
+           "patterns: message templates, tried in this order. with_rows: ascending indices of those whose lines become rows of typed columns;\n"
+           "they begin at the start of the message and are tried before all others. Raises ValueError for a template that is malformed.")
       .def(
           "feed",
           [](scan::LogScanner& self, const nb::bytes& chunk) {
@@ -81,7 +116,9 @@ NB_MODULE(_scan, m) {
           },
           "chunk"_a, "The next bytes of the file.")
       .def("finish", &scan::LogScanner::finish, "The end of the file: takes the last line.")
-      .def("take", &take, "The lines kept since the last take(), as arrays (lines,) and (offsets, data) pairs of strings.")
+      .def("take", &take, "The lines kept since the last take(), as arrays (lines,) and (offsets, data) pairs of strings; `rows`: by index of template, the\n"
+           "rows of those with rows. Their fields by type: d, i int64, unknown is the least one; f float64, unknown is NaN; k a pair of int32\n"
+           "codes, unknown is -1, and strings by code; x, w, s strings.")
       .def("counts", &counts, "What was seen since the start, in lines.")
       .def("hosts", [](const scan::LogScanner& self) { return strings(self.hosts()); }, "Host names by code.")
       .def("locations", [](const scan::LogScanner& self) { return strings(self.locations()); }, "Source places by code.")
@@ -90,5 +127,13 @@ NB_MODULE(_scan, m) {
         std::vector<std::vector<std::string>> out;
         for (const auto& t : self.templates()) out.push_back(t.fields());
         return out;
-      }, "Names of the fields of every template.");
+      }, "Names of the fields of every template.")
+      .def("field_types", [](const scan::LogScanner& self) {
+        std::vector<std::string> out;
+        for (const auto& t : self.templates()) {
+          out.emplace_back();
+          for (const auto type : t.types()) out.back() += static_cast<char>(type);
+        }
+        return out;
+      }, "Types of the fields of every template, a letter each.");
 }

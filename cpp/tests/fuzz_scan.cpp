@@ -20,8 +20,10 @@ using busbw::testing::Scanned;
 using busbw::testing::scanned;
 
 const std::vector<std::string> kPatterns{
-    "^Channel {channel:d}/{index:d} : {src:d}[{src_device:x}] -> {dst:d}[{dst_device:x}] [{direction:w}] via {via:s}",
-    "^{collective:w}: opCount {op_count:x} sendbuff {send:x} recvbuff {recv:x} count {count:d} datatype {dtype:d}",
+    "rows ^Channel {channel:d}/{_index:d} : {src:d}[{src_device:i}] -> {dst:d}[{dst_device:x}] [{direction:k}] via {via:s}",
+    "rows ^{collective:k}: opCount {op_count:i} sendbuff {send:x} recvbuff {_recv:x} count {count:d} datatype {dtype:d}",
+    "rows {time:f} us for {what:w} of {_rest:s} end",
+    "rows ^~{size:d} ELEMENTS",
     "^{collective:w}: {bytes:d} Bytes -> Algo {algorithm:w} proto {protocol:w} channel{{Lo..Hi}}={{{low:d}..{high:d}}}",
     "^{file:w}:{file_line:d} ({function:w}) -> {code:d}",
     "Init timings - {function:w}: rank {rank:d} nranks {ranks:d} total {total_s:f} {parts:s}",
@@ -45,6 +47,13 @@ void check(std::string_view text, std::uint64_t seed) {
   const auto breaks = std::count(text.begin(), text.end(), '\n');
   require(whole.counts.lines == breaks + (!text.empty() && text.back() != '\n'), "the count of lines is not that of line breaks");
   require(whole.counts.bytes == static_cast<std::int64_t>(text.size()), "the count of bytes is not the size");
+  const auto& counts = whole.counts;
+  const auto kept = static_cast<std::int64_t>(whole.lines.size() + whole.rows.size());
+  require(kept + counts.empty_lines + counts.unrecognised_info + counts.plain_left_out == counts.lines, "a line is not accounted for");
+  for (const auto& row : whole.rows) {
+    require(row.line >= 1 && row.line <= counts.lines && is_utf8(row.host), "a row is from nowhere");
+    for (const auto& field : row.fields) require(is_utf8(field), "a field of a row is no UTF-8");
+  }
   std::int64_t line = 0;
   for (const auto& row : whole.lines) {
     require(row.line > line, "lines are not in order");
@@ -56,6 +65,7 @@ void check(std::string_view text, std::uint64_t seed) {
   const std::size_t longest = std::size_t{1} << random() % 12;
   const Scanned split = scanned(kPatterns, text, kBudget, [&] { return random() % (longest + 1); });
   require(split.lines == whole.lines, "other chunks, other lines");
+  require(split.rows == whole.rows, "other chunks, other rows");
   require(same_counts(split.counts, whole.counts), "other chunks, other counts");
 }
 
@@ -82,6 +92,8 @@ const std::vector<std::string> kCorpus{
     "[prterun-host0-7@1,3]<stderr>: host0:1:2 [0] init.cu:61 WARN NCCL_IB_HCA set by environment to mlx5\n",
     "[pod/a/b] 2026-01-02T03:04:05.678Z worker-1  | (Worker pid=1, ip=10.0.0.1) [rank3]: 3: connect to 10.0.0.1<5> returned x, retrying\n",
     "Nov 30 09:00:00 host0 kernel: NVRM: Xid (PCI:0000:1b:00): 79, pid=1, GPU has fallen off the bus.\n",
+    "  1.5e+3 us for step\xC3\xA4 of 3 7 end\n",
+    "12345678901234567890 elements\n",
     "\x1b[32m/usr/lib/libnccl.so.2\x1b[0m\r\n",
     "\x1b]0;title\a| a | b |\r\n",
     "a a a a a a a a a a a a a a\n",

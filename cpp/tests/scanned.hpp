@@ -1,6 +1,8 @@
 /// Everything a scan of a text yields, as comparable rows: for properties that hold whatever the chunks are.
 #pragma once
 
+#include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -20,22 +22,50 @@ struct ScannedLine {
   bool operator==(const ScannedLine&) const = default;
 };
 
+/// A line that became a row; its fields as text, `-` where unknown.
+struct ScannedRow {
+  std::size_t template_index = 0;
+  std::int64_t line = 0, byte_offset = 0, pid = 0;
+  std::int32_t rank = 0, device = 0;
+  std::string host;
+  std::vector<std::string> fields;
+  bool operator==(const ScannedRow&) const = default;
+};
+
 struct Scanned {
   std::vector<ScannedLine> lines;
+  std::vector<ScannedRow> rows;  ///< by template, then in order
   scan::ScanCounts counts;
 };
 
 inline bool same_counts(const scan::ScanCounts& a, const scan::ScanCounts& b) {
-  return a.lines == b.lines && a.bytes == b.bytes && a.nccl_lines == b.nccl_lines && a.unrecognised_info == b.unrecognised_info &&
+  return a.lines == b.lines && a.empty_lines == b.empty_lines && a.bytes == b.bytes && a.nccl_lines == b.nccl_lines && a.unrecognised_info == b.unrecognised_info &&
          a.first_unrecognised_line == b.first_unrecognised_line && a.plain_left_out == b.plain_left_out &&
          a.first_plain_left_out == b.first_plain_left_out && a.cut_lines == b.cut_lines && a.first_cut_line == b.first_cut_line &&
          a.bytes_with_nul == b.bytes_with_nul;
 }
 
-/// Scans text in chunks whose sizes next_size() gives; a size of 0 is an empty chunk. The batch is taken after every chunk.
+inline std::string field_text(const scan::FieldColumn& column, const scan::StringColumn& names, std::size_t i) {
+  switch (column.type) {
+    case scan::FieldType::kDigits:
+    case scan::FieldType::kNumber: return column.integers.at(i) == scan::kNoInteger ? "-" : std::to_string(column.integers[i]);
+    case scan::FieldType::kDecimal: return std::isnan(column.decimals.at(i)) ? "-" : std::to_string(column.decimals[i]);
+    case scan::FieldType::kName: return column.codes.at(i) < 0 ? "-" : std::string(names.at(static_cast<std::size_t>(column.codes[i])));
+    default: return std::string(column.strings.at(i));
+  }
+}
+
+/// Scans text in chunks whose sizes next_size() gives; a size of 0 is an empty chunk. The batch is taken after every chunk. Patterns that
+/// begin with `rows ` are those whose lines become rows.
 template <class NextSize>
-Scanned scanned(const std::vector<std::string>& patterns, std::string_view text, std::int64_t plain_budget_bytes, NextSize&& next_size) {
-  scan::LogScanner scanner(patterns, plain_budget_bytes);
+Scanned scanned(const std::vector<std::string>& marked_patterns, std::string_view text, std::int64_t plain_budget_bytes, NextSize&& next_size) {
+  std::vector<std::string> patterns;
+  std::vector<std::size_t> with_rows;
+  for (const auto& marked : marked_patterns) {
+    if (marked.starts_with("rows ")) with_rows.push_back(patterns.size());
+    patterns.push_back(marked.starts_with("rows ") ? marked.substr(5) : marked);
+  }
+  scan::LogScanner scanner(patterns, with_rows, plain_budget_bytes);
   Scanned out;
   const auto name = [](const scan::StringColumn& names, std::int32_t code) {
     return code < 0 ? std::string() : std::string(names.at(static_cast<std::size_t>(code)));
@@ -50,6 +80,15 @@ Scanned scanned(const std::vector<std::string>& patterns, std::string_view text,
       for (auto f = batch.field_begin[i]; f < batch.field_begin[i + 1]; ++f) row.fields.emplace_back(batch.fields.at(static_cast<std::size_t>(f)));
       out.lines.push_back(std::move(row));
     }
+    const std::vector<scan::TableRows> taken = scanner.take_rows();
+    for (std::size_t t = 0; t < taken.size(); ++t)
+      for (std::size_t i = 0; i < taken[t].line.size(); ++i) {
+        const scan::TableRows& rows = taken[t];
+        ScannedRow row{with_rows[t], rows.line[i], rows.byte_offset[i], rows.pid[i], rows.rank[i], rows.device[i],
+                       name(scanner.hosts(), rows.host[i]), {}};
+        for (std::size_t f = 0; f < rows.fields.size(); ++f) row.fields.push_back(field_text(rows.fields[f], scanner.names(t, f), i));
+        out.rows.push_back(std::move(row));
+      }
   };
   while (!text.empty()) {
     const std::size_t size = std::min<std::size_t>(next_size(), text.size());
@@ -60,6 +99,7 @@ Scanned scanned(const std::vector<std::string>& patterns, std::string_view text,
   }
   scanner.finish();
   drain();
+  std::stable_sort(out.rows.begin(), out.rows.end(), [](const auto& a, const auto& b) { return a.template_index < b.template_index; });
   out.counts = scanner.counts();
   return out;
 }

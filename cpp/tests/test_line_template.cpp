@@ -63,6 +63,29 @@ void words() {
   CHECK_EQUAL(matched("{i:w}: x", "a b: x"), "no");  // a pattern that begins with a field begins at the start
 }
 
+/// Shaped like x and w; what their columns hold differs.
+void numbers_and_names() {
+  CHECK_EQUAL(matched("comm {c:i} rank", "comm 0x55D0aF rank"), "0x55D0aF");
+  CHECK_EQUAL(matched("comm {c:i} rank", "comm xyz rank"), "no");
+  CHECK_EQUAL(matched("Algo {a:k} proto {p:k}", "Algo RING  proto LL128 x"), "RING|LL128");
+  CHECK_EQUAL(matched("{i:k}: x", "a b: x"), "no");
+}
+
+/// A field whose name begins with _ takes part in the match and is not kept.
+void fields_that_are_not_kept() {
+  CHECK_EQUAL(matched("at {_a:x} count {c:d} of {_what:w} in {_rest:s}", "at 0x7f count 3 of bytes in all"), "3");
+  CHECK_EQUAL(matched("at {_a:x} count {c:d}", "at zero count 3"), "no");
+  CHECK_EQUAL(matched("x {_a:s} y {b:d}", "x 1 y z y 2"), "2");
+}
+
+/// A message may be padded where its first word is a field.
+void leading_blanks() {
+  CHECK_EQUAL(matched("{ranks:d} ranks have launched", "  30 ranks have launched"), "30");
+  CHECK_EQUAL(matched("^{name:w} set to {value:s}", "\t NAME set to 1"), "NAME|1");
+  CHECK_EQUAL(matched("{what:s} failed", "  it failed"), "it");
+  CHECK_EQUAL(matched("^Trees {t:s}", " Trees a"), "no");
+}
+
 void texts() {
   CHECK_EQUAL(matched("why: {w:s}", "why: a b  c"), "a b  c");
   CHECK_EQUAL(matched("why: {w:s}", "why: "), "");
@@ -112,7 +135,7 @@ void malformed_patterns_are_refused() {
   try {
     LineTemplate{"a {b:q}"};
   } catch (const std::invalid_argument& error) {
-    CHECK_EQUAL(std::string(error.what()), "template \"a {b:q}\": a field's type is one of d x f w s");
+    CHECK_EQUAL(std::string(error.what()), "template \"a {b:q}\": a field's type is one of d x i f w k s");
   }
 }
 
@@ -150,6 +173,9 @@ int main() {
   hexadecimal();
   decimal();
   words();
+  numbers_and_names();
+  fields_that_are_not_kept();
+  leading_blanks();
   texts();
   backtracking();
   blanks();

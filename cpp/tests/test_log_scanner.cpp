@@ -47,6 +47,7 @@ void lines_that_mean_something_are_kept() {
   CHECK_EQUAL(out.lines[3].fields.front(), "refused");
   CHECK_EQUAL(out.counts.lines, 6);
   CHECK_EQUAL(out.counts.nccl_lines, 3);
+  CHECK_EQUAL(out.counts.empty_lines, 1);
   CHECK_EQUAL(out.counts.unrecognised_info, 1);
   CHECK_EQUAL(out.counts.first_unrecognised_line, 2);
 }
@@ -149,6 +150,9 @@ void names_are_bounded() {
   CHECK_EQUAL(names.code("one more"), -1);
   CHECK_EQUAL(names.code("host7"), 7);
   CHECK_EQUAL(names.code(""), -1);
+  Interned longest;
+  CHECK_EQUAL(longest.code(std::string(Interned::kLongestValue + 1, 'x')), -1);
+  CHECK_EQUAL(longest.code(std::string(Interned::kLongestValue, 'x')), 0);
   // Other bytes that become the same UTF-8 stay another name, and one name keeps one code.
   Interned damaged;
   CHECK_EQUAL(damaged.code("a\xFF"), 0);
@@ -156,19 +160,89 @@ void names_are_bounded() {
   CHECK_EQUAL(damaged.code("a\xFF"), 0);
 }
 
+std::string joined(const std::vector<std::string>& fields) {
+  std::string out;
+  for (const auto& field : fields) out += (out.empty() ? "" : "|") + field;
+  return out;
+}
+
+/// Lines of templates with rows stand in typed columns and nowhere else.
+void lines_become_rows() {
+  const std::vector<std::string> patterns{"Using network {network:w}",
+                                          "rows ^{call:k}: op {op:i} at {_buffer:x} count {count:d} took {us:f} comm {comm:x} {w:w} / {rest:s}"};
+  const Scanned out = scanned(patterns,
+                              "[1,3]<stdout>:host0:1:2 [7] NCCL INFO AllReduce: op 1f at 0x7f00 count -12 took 1.5e1 comm 0xAB a / b c\n"
+                              "host0:1:2 [0] NCCL INFO Using network IB\n"
+                              "AllGather: op 0x10 at 1 count 0 took +.5 comm ff \xFF / \n");
+  CHECK_EQUAL(out.lines.size(), 1u);
+  CHECK_EQUAL(out.rows.size(), 2u);
+  CHECK_EQUAL(joined(out.rows[0].fields), "AllReduce|31|-12|15.000000|0xAB|a|b c");
+  CHECK_EQUAL(out.rows[0].template_index, 1u);
+  CHECK_EQUAL(out.rows[0].line, 1);
+  CHECK_EQUAL(out.rows[0].host, "host0");
+  CHECK_EQUAL(out.rows[0].pid, 1);
+  CHECK_EQUAL(out.rows[0].rank, 3);
+  CHECK_EQUAL(out.rows[0].device, 7);
+  CHECK_EQUAL(joined(out.rows[1].fields), "AllGather|16|0|0.500000|ff|\xEF\xBF\xBD|");
+  CHECK_EQUAL(out.rows[1].line, 3);
+  CHECK_EQUAL(out.rows[1].byte_offset, 104 + 41);  // lengths of the first two lines with their line breaks
+  CHECK_EQUAL(out.rows[1].rank, -1);
+  CHECK_EQUAL(out.counts.nccl_lines, 2);
+}
+
+/// 18 decimal and 15 hexadecimal digits fit into 64 bits; one more is unknown, as is a decimal number past the largest double.
+void numbers_too_long_are_unknown() {
+  const auto field = [](const std::string& pattern, const std::string& text) { return scanned({"rows ^n " + pattern}, "n " + text).rows.at(0).fields.at(0); };
+  CHECK_EQUAL(field("{n:d}", "999999999999999999"), "999999999999999999");
+  CHECK_EQUAL(field("{n:d}", "-999999999999999999"), "-999999999999999999");
+  CHECK_EQUAL(field("{n:d}", "1000000000000000000"), "-");
+  CHECK_EQUAL(field("{n:i}", "0xFfFfFfFfFfFfFfF"), "1152921504606846975");
+  CHECK_EQUAL(field("{n:i}", "0x1000000000000000"), "-");
+  CHECK_EQUAL(field("{n:x}", "0x1000000000000000"), "0x1000000000000000");
+  CHECK_EQUAL(field("{n:f}", "1e999"), "-");
+  CHECK_EQUAL(field("{n:f}", "-2.5"), "-2.500000");
+}
+
+/// Past the bound a word of type k is unknown; the row stays.
+void words_of_rows_are_bounded() {
+  std::string text;
+  for (std::size_t i = 0; i <= Interned::kMostValues; ++i) text += "call " + std::to_string(i) + "\n";
+  const Scanned out = scanned({"rows ^call {name:k}"}, text);
+  CHECK_EQUAL(out.rows.size(), Interned::kMostValues + 1);
+  CHECK_EQUAL(out.rows[Interned::kMostValues - 1].fields[0], std::to_string(Interned::kMostValues - 1));
+  CHECK_EQUAL(out.rows[Interned::kMostValues].fields[0], "-");
+}
+
+/// A template with rows is tried before those in front of it, and must begin at the start of the message.
+void templates_with_rows_come_first() {
+  const Scanned out = scanned({"call {n:d}", "rows ^call {n:d} of", "rows ^call {n:d}"}, "call 1\ncall 2 of\nno call 3\n");
+  CHECK_EQUAL(out.rows.size(), 2u);
+  CHECK_EQUAL(out.rows[0].line, 2);
+  CHECK_EQUAL(out.rows[1].line, 1);
+  CHECK_EQUAL(out.lines.size(), 1u);
+  CHECK_EQUAL(out.lines[0].line, 3);
+  CHECK_THROWS(std::invalid_argument, LogScanner({"call {n:d}"}, {0}, 0));
+  CHECK_THROWS(std::invalid_argument, LogScanner({"^call {n:d}"}, {1}, 0));
+  CHECK_THROWS(std::invalid_argument, LogScanner({"^call {n:d}", "^b {n:d}"}, {1, 0}, 0));
+}
+
 /// Any split into chunks, and any place of take(), gives the same lines.
 void chunks_do_not_matter() {
   std::string text;
   std::mt19937_64 random(7);
   const std::vector<std::string> pieces{"host0:1:2 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM", "host0:1:2 [0] NCCL INFO x", "\r\n", "\n", "\n",
-                                        "\n\n", "plain text", "\x1b[0m", "\xE2\x82\xAC", "\xFF", std::string(1, '\0'), "no  route to host1", "\r"};
+                                        "\n\n", "plain text", "\x1b[0m", "\xE2\x82\xAC", "\xFF", std::string(1, '\0'), "no  route to host1", "\r", "host1:1:2 [0] NCCL INFO call all 12", "call", " all 3"};
+  std::vector<std::string> patterns = kPatterns;
+  patterns.push_back("rows ^call {name:k} {count:d}");
   for (int i = 0; i < 3000; ++i) text += pieces[random() % pieces.size()];
   text += std::string(70'000, 'z') + "\n" + std::string(LogScanner::kLongestLine + 1, 'z') + "\nlast";
-  const Scanned whole = scanned(kPatterns, text, 20'000);
+  const Scanned whole = scanned(patterns, text, 20'000);
+  CHECK(whole.rows.size() > 100);
   for (const auto& line : whole.lines) CHECK(is_utf8(line.text));
   for (const auto longest : std::vector<std::size_t>{1, 2, 7, 64, 1000, 65'537, 200'000}) {
-    const Scanned split = scanned(kPatterns, text, 20'000, [&] { return random() % (longest + 1); });
+    const Scanned split = scanned(patterns, text, 20'000, [&] { return random() % (longest + 1); });
     CHECK(split.lines == whole.lines);
+    CHECK(split.rows == whole.rows);
     CHECK(same_counts(split.counts, whole.counts));
   }
 }
@@ -203,6 +277,10 @@ int main() {
   the_last_line_may_lack_its_line_break();
   plain_lines_have_a_budget();
   names_are_bounded();
+  lines_become_rows();
+  numbers_too_long_are_unknown();
+  words_of_rows_are_bounded();
+  templates_with_rows_come_first();
   chunks_do_not_matter();
   hostile_lines_are_cheap();
   return busbw::testing::failures != 0;

@@ -37,7 +37,7 @@ def format_bytes(size_bytes: int) -> str:
     """
     value, unit = float(size_bytes), "B"
     for larger in ("KiB", "MiB", "GiB", "TiB"):
-        if value < 1024:
+        if value < 1023.5:  # what rounds up to 1024 takes the next unit
             break
         value, unit = value / 1024, larger
     return f"{value:.4g} {unit}"
@@ -59,7 +59,7 @@ def format_time_ns(time_ns: float) -> str:
     >>> format_time_ns(12_340), format_time_ns(5_620_000), format_time_ns(850)
     ('12.3 us', '5.62 ms', '850 ns')
     """
-    for limit, scale, unit in ((1e3, 1.0, "ns"), (1e6, 1e3, "us"), (1e9, 1e6, "ms")):
-        if time_ns < limit:
+    for scale, unit in ((1.0, "ns"), (1e3, "us"), (1e6, "ms")):
+        if time_ns < 999.5 * scale:  # what rounds up to 1000 takes the next unit
             return f"{time_ns / scale:.3g} {unit}"
     return f"{time_ns / 1e9:.3g} s"

@@ -72,7 +72,7 @@ def test_shell_completion_names_the_verbs():
         (["explain"], "Missing argument 'PATH...'. See `busbw explain --help`."),
         (["frobnicate"], "No such command 'frobnicate'. See `busbw --help`."),
         (["read", "x", "--frob"], "No such option: --frob See `busbw read --help`."),
-        (["explain", "nowhere"], "nowhere: there is no such file or folder. Check the path; files are read where they are."),  # noqa: E501
+        (["explain", "nowhere"], "nowhere: there is no such file or folder. Check the path; files are read where they are."),
     ],
 )  # fmt: skip
 def test_wrong_use_is_one_line_and_status_2(busbw, tmp_path, monkeypatch, arguments, message):

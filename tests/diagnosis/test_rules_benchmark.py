@@ -23,9 +23,18 @@ def table(rows: Mapping[int, float], *, gpu: str = GPU, nodes: int = 1, ranks: i
         f"#  Rank {rank:2} Group  0 Pid  9{rank:03} on     cn{rank * nodes // ranks + 301} device {rank % (ranks // nodes):2} [0x00] {gpu}"
         for rank in range(ranks)
     ]
-    lines = ["# Collective test starting: all_reduce_perf", "# nThread 1 nGpus 1 minBytes 8 maxBytes 1073741824 step: 2(factor) warmup iters: 5 iters: 20 agg iters: 1 validation: 1 graph: 0", "#", "# Using devices", *devices, "#"]
+    lines = [
+        "# Collective test starting: all_reduce_perf",
+        "# nThread 1 nGpus 1 minBytes 8 maxBytes 1073741824 step: 2(factor) warmup iters: 5 iters: 20 agg iters: 1 validation: 1 graph: 0",
+        "#",
+        "# Using devices",
+        *devices,
+        "#",
+    ]
     lines.append(f"#       size         count      type   redop    root{HALF}{HALF}")
-    lines.append("#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)")
+    lines.append(
+        "#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)"
+    )
     for size, busbw in rows.items():
         algbw = busbw / (2 * (ranks - 1) / ranks)
         half = f" {size / algbw * 1e6:8.2f} {algbw / 1e9:7.2f} {busbw / 1e9:7.2f}      0"

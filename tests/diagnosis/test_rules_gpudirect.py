@@ -24,6 +24,18 @@ CASES = (
         cn22:774:812 [0] NCCL INFO Channel 00/0 : 2[0] -> 0[0] [send] via NET/IB/0
         cn22:774:812 [0] NCCL INFO Channel 00/0 : 0[0] -> 2[0] [receive] via NET/IB/0/GDRDMA
     """),
+    fires("one_end_stages", "gdr-peermem-missing", """
+        > NCCL INFO Channel 00/0 : 3[3] -> 11[3] [send] via NET/IB/3/GDRDMA
+        > NCCL INFO Channel 00/0 : 3[3] -> 11[3] [receive] via NET/IB/3
+    """, severity="major"),
+    near_miss("one_end_stages", "both ends agree", """
+        NCCL INFO Channel 00/0 : 3[3] -> 11[3] [send] via NET/IB/3/GDRDMA
+        NCCL INFO Channel 00/0 : 3[3] -> 11[3] [receive] via NET/IB/3/GDRDMA/Shared
+    """),
+    near_miss("one_end_stages", "the two lines are of other ranks", """
+        NCCL INFO Channel 00/0 : 3[3] -> 11[3] [send] via NET/IB/3/GDRDMA
+        NCCL INFO Channel 00/0 : 11[3] -> 3[3] [receive] via NET/IB/3
+    """),
     fires("nobody_uses_gpudirect", "gdr-peermem-missing", """
         > cn21:880:931 [0] NCCL INFO Channel 00/0 : 0[0] -> 2[0] [send] via NET/IB/0
         > cn22:774:812 [0] NCCL INFO Channel 00/0 : 0[0] -> 2[0] [receive] via NET/IB/0/Shared
@@ -35,6 +47,10 @@ CASES = (
     near_miss("nobody_uses_gpudirect", "every connection has it", """
         cn21:880:931 [0] NCCL INFO Channel 00/0 : 0[0] -> 2[0] [send] via NET/IB/0/GDRDMA(PCI)
         cn22:774:812 [0] NCCL INFO Channel 00/0 : 0[0] -> 2[0] [receive] via NET/IB/0/GDRDMA(PCI)/Shared
+    """),
+    near_miss("nobody_uses_gpudirect", "no peer-memory client, and DMA-BUF does it", """
+        cn21:880:931 [0] NCCL INFO NET/IB : GPU Direct RDMA Disabled for HCA 0 'mlx5_0'
+        cn21:880:931 [0] NCCL INFO Channel 00/0 : 0[0] -> 2[0] [send] via NET/IB/0/GDRDMA
     """),
     near_miss("nobody_uses_gpudirect", "sockets never have it", """
         cn21:880:931 [0] NCCL INFO Channel 00/0 : 0[0] -> 2[0] [send] via NET/Socket/0

@@ -35,6 +35,9 @@ CASES = (
     near_miss("plugin_against_older_library", "the plugin is simply absent", """
         cn17:611:640 [0] NCCL INFO NET/Plugin: dlerror=libnccl-net.so: cannot open shared object file: No such file or directory No plugin found (libnccl-net.so), using internal implementation
     """),
+    near_miss("plugin_against_older_library", "a library that communicates nothing", """
+        ImportError: /opt/venv/flash_attn_2_cuda.cpython-311-x86_64-linux-gnu.so: undefined symbol: _ZN3c104cuda9SetDeviceEi
+    """),
     fires("several_nccl", "wrong-nccl-loaded", """
         $ pip show nvidia-nccl-cu12
         Name: nvidia-nccl-cu12

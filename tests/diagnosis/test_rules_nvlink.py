@@ -95,6 +95,13 @@ CASES = (
     near_miss("imex", "a fabric that works", """
         cn41:310:355 [0] NCCL INFO MNNVL busId 0x901000 fabric UUID 9a1b2c3d4e5f6071.8293a4b5c6d7e8f9 cliqueId 0x7ffe state 3 healthMask 0x0
     """),
+    near_miss("imex", "the channel is there", """
+        $ ls -l /dev/nvidia-caps-imex-channels
+        crw-rw-rw- 1 root root 234, 0 Nov 12 08:00 /dev/nvidia-caps-imex-channels/channel0
+    """),
+    fires("imex", "imex-not-configured", """
+        > ls: cannot access '/dev/nvidia-caps-imex-channels': No such file or directory
+    """, why="the channel is not there"),
     near_miss("imex", "no permission for something else", """
         open(/dev/infiniband/uverbs0): operation not permitted
     """),

@@ -41,6 +41,10 @@ CASES = (
         [   31.882011] mlx5_core 0000:5e:00.0 ens3f0np0: Link up
         [   31.901345] mlx5_core 0000:5e:00.1 ens3f1np1: Link up
     """),
+    near_miss("flapping_link", "a link that is down before it comes up: a boot", """
+        [   30.102011] mlx5_core 0000:5e:00.0 ens3f0np0: Link down
+        [   31.882011] mlx5_core 0000:5e:00.0 ens3f0np0: Link up
+    """),
     near_miss("flapping_link", "a client that leaves is no port event", """
         cn81:500:561 [3] transport/net_ib.cc:104 NCCL WARN NET/IB : mlx5_3:1 Got async event : client reregistration
     """),
@@ -84,6 +88,10 @@ CASES = (
         /sys/class/infiniband/mlx5_3/ports/1/hw_counters/out_of_sequence:0
         > /sys/class/infiniband/mlx5_3/ports/1/hw_counters/np_ecn_marked_roce_packets:0
     """, severity="major"),
+    fires("lossy_fabric", "roce-lossy-fabric", """
+        > /sys/class/infiniband/mlx5_3/ports/1/hw_counters/out_of_sequence:3
+        /sys/class/infiniband/mlx5_3/ports/1/hw_counters/np_ecn_marked_roce_packets:81234
+    """, severity="minor", why="a few since the boot"),
     near_miss("lossy_fabric", "nothing was lost", """
         /sys/class/infiniband/mlx5_3/ports/1/hw_counters/local_ack_timeout_err:0
         /sys/class/infiniband/mlx5_3/ports/1/hw_counters/out_of_sequence:0
@@ -108,7 +116,7 @@ CASES = (
     fires("congestion_control", "congestion-control-setting", """
         > /sys/class/infiniband/mlx5_3/ports/1/hw_counters/rp_cnp_handled:48120331
         /sys/class/infiniband/mlx5_3/ports/1/hw_counters/out_of_sequence:0
-    """, severity="major", why="counters"),
+    """, severity="minor", why="counters"),
     near_miss("congestion_control", "a few notifications", """
         /sys/class/infiniband/mlx5_3/ports/1/hw_counters/rp_cnp_handled:412
     """),
@@ -123,7 +131,6 @@ def test_rule(case: Case):
     check(case)
 
 
-@pytest.mark.xfail(reason="the template of NIC Link begins with a field, so it does not match behind dmesg's time", strict=True)
 def test_a_flapping_link_of_another_driver():
     """bnxt_en, i40e and ice say NIC Link is Down."""
     check(fires("flapping_link", "link-flap", """

@@ -104,7 +104,6 @@ def test_rule(case: Case):
     check(case)
 
 
-@pytest.mark.xfail(reason="kernel.pcie_limited begins with a field, so it matches at the start of the line only", strict=True)
 def test_a_narrow_link_in_the_words_of_the_kernel():
     """drivers/pci/pci.c prints the device in front."""
     check(fires("narrow_link", "pcie-link-degraded", """

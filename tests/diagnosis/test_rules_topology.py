@@ -19,7 +19,7 @@ CASES = (
     fires("hidden_links", "vm-topology-file", """
         > vm-4:611:640 [0] NCCL INFO Topology detection : could not read /sys/devices/pci0000:00/0000:00:05.0/../max_link_speed, ignoring
         > vm-4:611:640 [0] NCCL INFO KV Convert to int : could not find value of '' in dictionary, falling back to 60
-    """, severity="major"),
+    """, severity="minor"),
     near_miss("hidden_links", "an interface without a PCI device", """
         vm-4:611:640 [0] NCCL INFO Could not find real path of /sys/class/net/lo/device
         vm-4:611:640 [0] NCCL INFO Topology detection : could not read /sys/devices/virtual/net/lo/device/class, ignoring

@@ -47,7 +47,7 @@ def near_miss(rule: str, why: str, texts: Texts) -> Case:
 
 def check(case: Case) -> None:
     """Fails if the rule makes something else of the case's texts."""
-    found = list(RULE[case.rule](_told({name: _bare(text) for name, text in case.files.items()}).facts))
+    found = list(RULE[case.rule](told_exactly({name: _bare(text) for name, text in case.files.items()}).facts))
     if case.kind is None:
         said = [(finding.kind, finding.summary) for finding in found]
         assert not found, f"the rule says {said}"
@@ -58,15 +58,18 @@ def check(case: Case) -> None:
     assert case.severity in (None, first.severity), f"{first.severity}: {first.summary}"
     shown = {(Path(line.path).name, line.line) for line in first.lines}
     marked = set(_marked(case.files))
-    assert shown == marked, f"left out: {_texts(case.files, marked - shown)}; too many: {_texts(case.files, shown - marked)}"
+    assert shown == marked, (
+        f"left out: {_texts(case.files, marked - shown)}; too many: {_texts(case.files, shown - marked)}"
+    )
 
 
 def told(texts: Texts) -> Explanation:
     """The explanation of these texts, their common indentation taken off, each in a file of its own in one folder."""
-    return _told(_files(texts))
+    return told_exactly(_files(texts))
 
 
-def _told(files: Mapping[str, str]) -> Explanation:
+def told_exactly(files: Mapping[str, str]) -> Explanation:
+    """The explanation of these files as they are."""
     with tempfile.TemporaryDirectory() as folder:
         for name, text in files.items():
             file = Path(folder) / name

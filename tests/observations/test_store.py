@@ -147,7 +147,7 @@ def test_a_store_may_have_any_name(tmp_path, name):
 
 def test_rows_are_written_in_groups_as_they_come(tmp_path, monkeypatch):
     """1,000 rows in groups of 100: ten row groups, one segment, and never 200 rows in memory."""
-    monkeypatch.setattr("busbw.observations.store._ROW_GROUP_ROWS", 100)
+    monkeypatch.setattr("busbw.observations.store.segments._ROW_GROUP_ROWS", 100)
     store, log = Store(tmp_path / "store"), artefact(tmp_path, "a")
     with store.begin([log]) as run:
         for first in range(0, 1000, 10):
@@ -160,7 +160,7 @@ def test_rows_are_written_in_groups_as_they_come(tmp_path, monkeypatch):
 
 
 def test_what_waits_in_memory_is_bounded_over_all_artefacts(tmp_path, monkeypatch):
-    monkeypatch.setattr("busbw.observations.store._WAITING_BYTES", 20_000)
+    monkeypatch.setattr("busbw.observations.store.writing._WAITING_BYTES", 20_000)
     store, logs = Store(tmp_path / "store"), [artefact(tmp_path, f"{i}") for i in range(50)]
     with store.begin(logs) as run:
         for first in range(0, 100, 10):
@@ -174,8 +174,8 @@ def test_what_waits_in_memory_is_bounded_over_all_artefacts(tmp_path, monkeypatc
 
 def test_a_table_goes_on_in_another_segment_when_too_many_are_open(tmp_path, monkeypatch):
     """Two artefacts take turns, one segment may be open: every turn starts a segment, and no row is lost or doubled."""
-    monkeypatch.setattr("busbw.observations.store._OPEN_SEGMENTS", 1)
-    monkeypatch.setattr("busbw.observations.store._ROW_GROUP_ROWS", 10)
+    monkeypatch.setattr("busbw.observations.store.writing._OPEN_SEGMENTS", 1)
+    monkeypatch.setattr("busbw.observations.store.segments._ROW_GROUP_ROWS", 10)
     store, a, b = Store(tmp_path / "store"), artefact(tmp_path, "a"), artefact(tmp_path, "b")
     with store.begin([a, b]) as run:
         for first in range(0, 30, 10):
@@ -284,7 +284,7 @@ def test_files_with_the_same_content_count_once_and_both_paths_are_known(tmp_pat
 
 
 def test_a_run_that_is_left_without_commit_leaves_nothing(tmp_path, monkeypatch):
-    monkeypatch.setattr("busbw.observations.store._ROW_GROUP_ROWS", 2)
+    monkeypatch.setattr("busbw.observations.store.segments._ROW_GROUP_ROWS", 2)
     store, a = Store(tmp_path / "store"), artefact(tmp_path, "a")
     with pytest.raises(KeyboardInterrupt), store.begin([a]) as run:
         run.add(a, counters(a, 3))
@@ -309,11 +309,11 @@ def test_a_run_without_manifest_is_not_there_and_can_be_read_again(tmp_path):
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-import busbw.observations.store as module
 from busbw.observations import Artefact, rows_of
-module._ROW_GROUP_ROWS = 2
+from busbw.observations.store import Store, segments
+segments._ROW_GROUP_ROWS = 2
 one = Artefact.of(Path(sys.argv[2]), "a")
-with module.Store(Path(sys.argv[1])).begin([one]) as run:
+with Store(Path(sys.argv[1])).begin([one]) as run:
     run.add(one, rows_of("counters", [{"artefact": one.sha256, "value": float(i)} for i in range(3)]))
     run.keep(one, ["test"])
     if sys.argv[3] == "renamed":
@@ -376,11 +376,11 @@ def test_files_that_are_no_store_s_are_left_alone(tmp_path):
 WRITER = """
 import sys
 from pathlib import Path
-import busbw.observations.store as module
 from busbw.observations import Artefact, rows_of
-module._ROW_GROUP_ROWS = 64
+from busbw.observations.store import Store, segments
+segments._ROW_GROUP_ROWS = 64
 folder, texts, commits = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
-store = module.Store(folder)
+store = Store(folder)
 print("ready", flush=True)
 for commit in range(commits):
     one = Artefact.of(texts / str(commit), str(commit))

@@ -27,7 +27,7 @@ HEADER = """\
 #                                                              out-of-place                       in-place
 #       size         count      type   redop    root     time   algbw   busbw  #wrong     time   algbw   busbw  #wrong
 #        (B)    (elements)                               (us)  (GB/s)  (GB/s)             (us)  (GB/s)  (GB/s)
-"""  # noqa: E501
+"""
 ROWS = """\
      1048576        262144     float     sum      -1    38.12   27.51   27.51       0    37.60   27.89   27.89       0
      2097152        524288     float     sum      -1    51.20   40.96   40.96       0    51.30   40.88   40.88       0
@@ -114,7 +114,7 @@ CASES = [
         text="""\
 #       size         count      type   redop    root     time   algbw   busbw  #wrong    i_min    i_max    i_p99    i_cv%     time   algbw   busbw  #wrong    i_min    i_max    i_p99    i_cv%           timestamp
      1048576        262144     float     sum      -1    38.12   27.51   51.58       0    30.00    50.00    49.00     5.25    37.60   27.89   52.29       0    31.00    51.00    48.00     6.25  2026-01-02 03:04:05
-""",  # noqa: E501
+""",
         rows=[(1048576, False, 38120, 51.58), (1048576, True, 37600, 52.29)],
     ),
     Case(

@@ -12,6 +12,7 @@ from busbw.diagnosis.evidence import EvidenceTexts
 from busbw.diagnosis.facts import Facts, FactsBuilder
 from busbw.diagnosis.findings import Check, Diagnosis, Finding, Verdict
 from busbw.diagnosis.rules import RULES
+from busbw.diagnosis.rules.desync import DEATHS, EFFECTS
 from busbw.errors import Loss
 from busbw.observations import Artefact
 from busbw.readers import Reading, read_artefact
@@ -71,6 +72,10 @@ def diagnose(
     return Diagnosis(_verdict(findings, checks, facts), findings, cleared, checks, list(losses), list(read))
 
 
+_WORTH_A_VERDICT = 0.3
+"""A fatal or major finding at least this sure is not hidden by a surer minor one of the same kind."""
+
+
 def _merged(found: Sequence[Finding]) -> list[Finding]:
     """One finding a kind: the most confident one, with the lines of all. Independent rules that agree strengthen each other."""
     by_kind: dict[str, list[Finding]] = defaultdict(list)
@@ -78,7 +83,12 @@ def _merged(found: Sequence[Finding]) -> list[Finding]:
         by_kind[finding.kind].append(finding)
     merged = []
     for same in by_kind.values():
-        same.sort(key=lambda f: -f.confidence * _WEIGHT[f.severity])
+        same.sort(
+            key=lambda f: (
+                f.severity == "minor" or f.confidence < _WORTH_A_VERDICT,
+                -f.confidence * _WEIGHT[f.severity],
+            )
+        )
         best = same[0]
         doubt = 1 - best.confidence
         for other in same[1:]:
@@ -107,6 +117,8 @@ def _ranked(findings: Sequence[Finding], facts: Facts) -> list[Finding]:
         confidence = finding.confidence
         if finding.kind == "peer-process-died" and strongest >= 0.5:
             confidence *= 1 - strongest
+        elif finding.kind == "peer-process-died" and strongest > 0 and not facts.any(*DEATHS):
+            confidence = min(confidence, strongest / 2)  # closed connections alone outrank no cause, however unsure
         if (
             ended
             and finding.severity == "major"
@@ -126,8 +138,6 @@ def _ranked(findings: Sequence[Finding], facts: Facts) -> list[Finding]:
 
 def _first_failure_line(facts: Facts) -> tuple[str, int] | None:
     """The first error in time: by clock where lines have one, else by their order in the only file that has errors."""
-    from busbw.diagnosis.rules.desync import EFFECTS  # noqa: PLC0415
-
     causes = [e for e in facts.failures() if e.name not in EFFECTS]
     timed = [e for e in causes if e.time_ns is not None]
     if timed:

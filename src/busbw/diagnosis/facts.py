@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from busbw.diagnosis.findings import UNKNOWN_OFFSET, LineRef
 from busbw.hardware.formats import NcclGraphs, NcclTopology, TopologyMatrix
 from busbw.observations import Artefact, Rows
-from busbw.readers import Item, line_readers
+from busbw.readers import Item
 
 __all__ = [
     "Counter",
@@ -264,7 +264,6 @@ class FactsBuilder:
 
     def __init__(self) -> None:
         self.facts = Facts()
-        self._bulky = {t.event for reader in line_readers() for t in reader.templates if t.bulky}
         self._links: dict[tuple[Any, ...], LinkGroup] = {}
         self._curves: dict[tuple[str, int], Curve] = {}
 
@@ -303,9 +302,7 @@ class FactsBuilder:
         for entry in pc.value_counts(event).to_pylist():
             if entry["values"] is not None:
                 self.facts.event_counts[entry["values"]] += entry["counts"]
-        skipped = pa.array([*self._bulky, "nccl.link"])
-        kept = pc.or_kleene(pc.is_null(event), pc.invert(pc.is_in(event, value_set=skipped)))
-        for row in batch.filter(kept).to_pylist():
+        for row in batch.to_pylist():
             self._add_event(row)
 
     def _add_event(self, row: Mapping[str, Any]) -> None:
@@ -329,7 +326,14 @@ class FactsBuilder:
             if made.rank is not None:
                 process.ranks.add(made.rank)
 
+    def _add_calls(self, batch: pa.RecordBatch) -> None:
+        self.facts.event_counts["nccl.call"] += batch.num_rows
+
+    def _add_choices(self, batch: pa.RecordBatch) -> None:
+        self.facts.event_counts["nccl.choice"] += batch.num_rows
+
     def _add_links(self, batch: pa.RecordBatch) -> None:
+        self.facts.event_counts["nccl.link"] += batch.num_rows
         keys = ["artefact", "host", "pid", "device", "direction", "via"]
         table = pa.Table.from_batches([batch])
         grouped = table.group_by(keys, use_threads=False).aggregate([
@@ -356,6 +360,10 @@ class FactsBuilder:
                     row["name"], row["value"], row["origin"] or "", self._ref(row), row["host"], row["pid"], row["rank"]
                 )
                 self.facts.settings.append(made)
+                if row["pid"] is not None:
+                    process = self._process(row["host"], row["pid"])
+                    process.ranks.update(r for r in (row["rank"],) if r is not None)
+                    process.devices.update(d for d in (row["device"],) if d is not None)
 
     def _add_measurements(self, batch: pa.RecordBatch) -> None:
         for row in batch.to_pylist():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -13,7 +13,7 @@ from busbw.errors import Loss
 from busbw.hardware.formats import NcclGraphs, NcclTopology, TopologyMatrix
 from busbw.observations import Artefact, Rows
 
-__all__ = ["FallbackReader", "FileReader", "Item", "LineReader", "PlainLine", "Template", "Topology"]
+__all__ = ["FallbackReader", "FileReader", "Item", "LineReader", "PlainLine", "TableReader", "Template", "Topology"]
 
 Topology = TopologyMatrix | NcclTopology | NcclGraphs
 
@@ -33,8 +33,9 @@ class Template:
     """Where the message comes from: file and function of the program that prints it, and versions."""
     level: str | None = None
     """info, warning or error, for lines that carry no level of their own."""
-    bulky: bool = False
-    """Printed once a call: counted and stored, but not kept line by line when explaining."""
+    table: str | None = None
+    """The table that its lines become rows of; None: events. With a table the pattern begins at the start of the message and is tried before
+    all those without. A field named like a column of the table becomes that column; the rest is for `TableReader.columns`, or dropped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +81,19 @@ class LineReader(Protocol):
 
     def read_lines(self, artefact: Artefact, lines: Sequence[PlainLine]) -> Iterator[Item]:
         """Blocks found among the plain lines of a file, in order."""
+        ...
+
+
+@runtime_checkable
+class TableReader(LineReader, Protocol):
+    """A line reader with templates that have a table, where fields and columns are not the same."""
+
+    def columns(self, table: str, fields: Mapping[str, pa.Array]) -> Mapping[str, pa.Array]:
+        """The columns of that table, from the fields of many lines that one template took; those it does not have are dropped.
+
+        Fields by type, NULL where there is no such value: d and i int64, f double, x, w and s string, k dictionary of strings. Columns are
+        of the table's type or of one that casts to it. Where a line stands and who wrote it is added to them.
+        """
         ...
 
 

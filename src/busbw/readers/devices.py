@@ -59,6 +59,8 @@ TEMPLATES: tuple[Template, ...] = (
     Template("rdma.rate", "^ Rate: {rate:f}$", "ibstat", "info"),
     Template("rdma.rate", "^ rate: {rate:f} Gb/sec ({width:w} {speed:w})", "ibstatus", "info"),
     Template("rdma.mtu", "active_mtu: {mtu:d}", "ibv_devinfo", "info"),
+    Template("rdma.link_layer", "~link_layer: {layer:w}", "ibv_devinfo, ibstatus", "info"),
+    Template("rdma.link_layer", "~link layer: {layer:w}", "ibstat", "info"),
     Template("rdma.max_mtu", "max_mtu: {mtu:d}", "ibv_devinfo", "info"),
     Template("net.interface", "^{interface:w} Link encap:{kind:w}", "ifconfig", "info"),
     Template("net.address", "inet addr:{address:w}", "ifconfig", "info"),

@@ -34,7 +34,7 @@ TEMPLATES: tuple[Template, ...] = (
     Template("kernel.pcie_aer", "AER: {severity:s} error {rest:s}", "drivers/pci/pcie/aer.c", "warning"),
     Template(
         "kernel.pcie_limited",
-        "{available:f} Gb/s available PCIe bandwidth, limited by {speed:f} GT/s PCIe x{width:d} link at {bus_id:w} (capable of {capable:f} Gb/s",
+        "{device:s}: {available:f} Gb/s available PCIe bandwidth, limited by {speed:f} GT/s PCIe x{width:d} link at {bus_id:w} (capable of {capable:f} Gb/s",
         "drivers/pci/pci.c",
         "warning",
     ),
@@ -47,9 +47,7 @@ TEMPLATES: tuple[Template, ...] = (
     Template("kernel.command_line", "Command line: {arguments:s}", "init/main.c", "info"),
     Template("kernel.command_line", "BOOT_IMAGE={arguments:s}", "/proc/cmdline", "info"),
     Template("kernel.nic_link", "mlx5_core {bus_id:w} {interface:w}: Link {state:w}", "mlx5_core en_main.c", "warning"),
-    Template(
-        "kernel.nic_link", "{driver:w} {bus_id:w} {interface:w}: NIC Link is {state:w}", "network drivers", "warning"
-    ),
+    Template("kernel.nic_link", "{driver:s} {interface:w}: NIC Link is {state:w}", "network drivers", "warning"),
     Template("kernel.nic_link", "infiniband {device:w}: Port: {port:d} Link {state:w}", "rdma drivers", "warning"),
     Template(
         "kernel.nic_link",
@@ -68,11 +66,13 @@ TEMPLATES: tuple[Template, ...] = (
     ),
     Template("kernel.fabric_manager_absent", "NV_ERR_FABRIC_MANAGER_NOT_PRESENT", "NVIDIA driver", "error"),
     Template("kernel.nic_limit", "mlx5_cmd_check:{rest:s} status limits exceeded", "mlx5_core cmd.c", "error"),
+    Template("kernel.registration_failed", "Failed to register mr [{status:d}]", "drivers/infiniband/hw/efa", "error"),
     Template("kernel.registration_failed", "async reg mr failed. status {status:d}", "mlx5_ib mr.c", "error"),
     Template("kernel.killed", "Out of memory: Killed process {pid:d} ({name:s})", "mm/oom_kill.c", "error"),
     Template(
         "kernel.killed", "Memory cgroup out of memory: Killed process {pid:d} ({name:s})", "mm/oom_kill.c", "error"
     ),
+    Template("kernel.segfault", "{head:s} {name:w}[{pid:d}]: segfault at {address:x}", "arch fault handler", "error"),
     Template("kernel.segfault", "{name:w}[{pid:d}]: segfault at {address:x}", "arch fault handler", "error"),
     Template("kernel.peermem", "nvidia_peermem{detail:s}: {what:s}", "nvidia_peermem", "info"),
 )

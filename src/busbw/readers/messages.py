@@ -141,6 +141,7 @@ CUDA: tuple[Template, ...] = (
     Template(
         "cuda.ecc_uncorrectable", "~uncorrectable ECC error encountered", "cudaErrorECCUncorrectable 214", "error"
     ),
+    Template("cuda.nvlink_error", "~uncorrectable NVLink error", "cudaErrorNvlinkUncorrectable 220", "error"),
     Template("cuda.not_initialised", "~system not yet initialized", "cudaErrorSystemNotReady 802", "error"),
     Template(
         "cuda.bad_state",
@@ -243,6 +244,8 @@ UCX_AND_FABRIC_LIBRARIES: tuple[Template, ...] = (
     Template(
         "ucx.retry_exceeded", "~retry count between two MPI processes has been exceeded", "Open MPI openib", "error"
     ),
+    Template("verbs.modify_failed", "~failed to modify QP {state:s}", "libibverbs users", "error"),
+    Template("verbs.modify_failed", "~failed to transition QP to RTR{rest:s}", "libibverbs users", "error"),
     Template("ucx.retry_exceeded", "IBV_WC_RETRY_EXC_ERR", "verbs", "error"),
     Template("verbs.call_failed", "ibv_{call:w}({arguments:s}) failed: {error:s}", "UCX", "error"),
     Template(
@@ -253,6 +256,7 @@ UCX_AND_FABRIC_LIBRARIES: tuple[Template, ...] = (
     Template("ucx.cq_failed", "~ibv_create_cq({arguments:s}) failed: {error:s}", "UCX", "error"),
     Template("ucx.reg_failed", "~ibv_reg_mr({arguments:s}) failed: {error:s}", "UCX", "error"),
     Template("ucx.tcp_lane", "lane[{lane:d}] tcp/{interface:w}: added", "UCX proto_common.c", "info"),
+    Template("ucx.lane", "lane[{lane:d}] {transport:w}: added", "UCX proto_common.c", "info"),
     Template("ucx.tcp_protocol", "copy-in tcp/{interface:w}", "UCX proto_debug.c", "info"),
     Template("ucx.lanes", "ucp_context_{context:d} {scope:w} cfg#{index:d} {lanes:s}", "UCX ucp_worker.c", "info"),
     Template(
@@ -301,6 +305,7 @@ LAUNCHERS: tuple[Template, ...] = (
     ),
     Template("launcher.signal", "~on node {host:w} exited on signal {signal:d} ({name:s})", "mpirun", "error"),
     Template("launcher.signal", "~srun: error: {host:w}: task {task:s}: {name:s}", "srun", "error"),
+    Template("launcher.signal", "~srun: error: {host:w}: tasks {task:s}: {name:s}", "srun", "error"),
     Template("launcher.oom", "~slurmstepd: error: Detected {count:d} oom{rest:s}", "slurmstepd", "error"),
     Template("launcher.oom", "~OOMKilled", "kubectl", "error"),
     Template("launcher.died", "~a process or daemon {what:s}died{rest:s}", "mpirun", "error"),

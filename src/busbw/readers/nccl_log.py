@@ -6,16 +6,16 @@ that prints the line. Line heads (host:pid:tid [device], launcher prefixes) are 
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from busbw.collectives import collective_named
-from busbw.observations import SCHEMAS, Artefact, Rows
+from busbw.observations import Artefact
 from busbw.readers.base import Item, PlainLine, Template
-from busbw.readers.text import fields_of
 
 __all__ = ["READER", "NcclLogReader"]
 
@@ -25,12 +25,19 @@ TEMPLATES: tuple[Template, ...] = (
     *(
         Template(
             "nccl.link",
-            f"{word}{index} : {{src:d}}[{{src_device:x}}] -> {{dst:d}}[{{dst_device:x}}]{way} via {{via:s}}",
+            f"{word}{index} : {{src_rank:d}}[{{_src_device:x}}] -> {{dst_rank:d}}[{{_dst_device:x}}]{way} via {{via:s}}",
             "transport/",
+            table="links",
         )
         for word in _LINKS
-        for index in ("/{index:d}", "")
-        for way in (" [{direction:w}]", "")
+        for index in ("/{_index:d}", "")
+        for way in (" [{direction:k}]", "")
+    ),
+    Template(
+        "nccl.link",
+        "^{src_rank:d}[{_src_device:x}] -> {dst_rank:d}[{_dst_device:x}] [{direction:k}] via {via:s}",
+        "transport/, quoted without its channel",
+        table="links",
     ),
     Template(
         "nccl.collnet_link",
@@ -40,41 +47,42 @@ TEMPLATES: tuple[Template, ...] = (
     # --- calls and choices (enqueue.cc), once a call ------------------------------------------------------------------------------
     Template(
         "nccl.call",
-        "^{collective:w}: opCount {op_count:x} sendbuff {send:x} recvbuff {recv:x} count {count:d} datatype {dtype:d} op {op:d} root {root:d} "
+        "^{collective:k}: opCount {op_count:i} sendbuff {_send:x} recvbuff {_recv:x} count {count:d} datatype {dtype:d} op {redop:d} root {root:d} "
         "comm {comm:x} [nranks={ranks:d}]",
         "src/enqueue.cc",
-        bulky=True,
+        table="calls",
     ),
     Template(
         "nccl.call",
-        "^{collective:w}: opCount {op_count:x} sendbuff {send:x} recvbuff {recv:x} count {count:d} datatype {dtype:d} op {op:d} root {root:d} "
+        "^{collective:k}: opCount {op_count:i} sendbuff {_send:x} recvbuff {_recv:x} count {count:d} datatype {dtype:d} op {redop:d} root {root:d} "
         "comm {comm:x}",
         "src/enqueue.cc",
-        bulky=True,
+        table="calls",
     ),
+    Template("nccl.call", "^nccl{collective:k}({_arguments:s})", "src/misc/argcheck.cc, level CALL", table="calls"),
     Template(
         "nccl.choice",
-        "^{collective:w}: {bytes:d} Bytes -> Algo {algorithm:w} proto {protocol:w} channel{{Lo..Hi}}={{{low:d}..{high:d}}}",
+        "^{collective:k}: {printed_bytes:d} Bytes -> Algo {algorithm:k} proto {protocol:k} channel{{Lo..Hi}}={{{channel_low:d}..{channel_high:d}}}",
         "src/enqueue.cc, 2.24",
-        bulky=True,
+        table="choices",
     ),
     Template(
         "nccl.choice",
-        "^{collective:w}: {bytes:d} Bytes -> Algo {algorithm:w} proto {protocol:w} time {time_us:f}",
+        "^{collective:k}: {printed_bytes:d} Bytes -> Algo {algorithm:k} proto {protocol:k} time {time_us:f}",
         "src/enqueue.cc, 2.23",
-        bulky=True,
+        table="choices",
     ),
     Template(
         "nccl.choice",
-        "^{bytes:d} Bytes -> Algo {algorithm:w} proto {protocol:w} time {time_us:f}",
+        "^{printed_bytes:d} Bytes -> Algo {algorithm:k} proto {protocol:k} time {time_us:f}",
         "src/enqueue.cc, to 2.22",
-        bulky=True,
+        table="choices",
     ),
     Template(
         "nccl.symmetric_choice",
-        "^{collective:w} [{kind:s}]: {bytes:d} Bytes -> Kernel {kernel:w} nchannels {channels:d}",
+        "^{collective:k} [{_kind:s}]: {printed_bytes:d} Bytes -> Kernel {algorithm:k} nchannels {_channels:d}",
         "2.27",
-        bulky=True,
+        table="choices",
     ),
     # --- identity of the process and the communicator (init.cc) ---------------------------------------------------------------------
     Template("nccl.version", "^NCCL version {version:w}", "src/init.cc, without prefix", "info"),
@@ -113,6 +121,22 @@ TEMPLATES: tuple[Template, ...] = (
         "2.23",
     ),
     Template("nccl.init_timings", "Init timings: rank {rank:d} nranks {ranks:d} total {total_s:f} {parts:s}", "2.22"),
+    Template("nccl.bootstrap_timings", "Bootstrap timings total {total_s:f} ({parts:s})", "src/bootstrap.cc, 2.23"),
+    Template("nccl.thread_thresholds", "^threadThresholds {thresholds:s}", "src/graph/tuning.cc"),
+    *(
+        Template(
+            "nccl.cost_row", f"^ {function} | {{cells:s}}", "src/graph/tuning.cc, latency us / bandwidth GB/s a cell"
+        )
+        for function in ("Broadcast", "Reduce", "AllGather", "ReduceScatter", "AllReduce")
+    ),
+    *(
+        Template("nccl.cost_header", f"^ {word} | {{cells:s}}", "src/graph/tuning.cc")
+        for word in ("Algorithm", "Protocol", "Max NThreads")
+    ),
+    Template("nccl.allowed", "^Enabled NCCL Func/Proto/Algo Matrix", "src/graph/tuning.cc, 2.23"),
+    Template("nccl.p2p_chunk", "^P2P Chunksize set to {bytes:d}", "src/init.cc"),
+    Template("nccl.net_plugin_kind", "^Using non-device net plugin version {version:d}", "src/net.cc"),
+    Template("nccl.configuration", "^Comm config {name:s} set to {value:s}", "src/init.cc"),
     Template("nccl.connected", "^Connected all {what:w}", "src/init.cc"),
     Template("nccl.connected", "^Connected NVLS {what:w}", "src/transport/nvls.cc"),
     Template(
@@ -131,9 +155,9 @@ TEMPLATES: tuple[Template, ...] = (
     Template("nccl.ring", "^Channel {channel:d}/{channels:d} : {order:s}", "src/init.cc"),
     Template("nccl.trees", "^Trees {trees:s}", "src/init.cc"),
     # --- settings -----------------------------------------------------------------------------------------------------------------------
-    Template("nccl.setting", "^{name:w} set by environment to {value:s}", "src/misc/param.cc"),
-    Template("nccl.setting", "^{name:w} set by {origin:s} to {value:s}", "src/misc/param.cc"),
-    Template("nccl.setting", "^{name:w} set to {value:s}", "src/misc/socket.cc"),
+    Template("nccl.setting", "^{name:k} set by environment to {value:s}", "src/misc/param.cc", table="settings"),
+    Template("nccl.setting", "^{name:k} set by {origin:s} to {value:s}", "src/misc/param.cc", table="settings"),
+    Template("nccl.setting", "^{name:k} set to {value:s}", "src/misc/socket.cc", table="settings"),
     Template("nccl.setting_out_of_range", "^{name:w} value {value:s} is out of range", "src/"),
     Template("nccl.setting_ignored", "Invalid value {value:s} for {name:w}", "src/"),
     Template("nccl.setting_ignored", "{name:w}={value:w} is invalid", "src/"),
@@ -381,6 +405,13 @@ TEMPLATES: tuple[Template, ...] = (
         "src/graph/search.cc",
     ),
     Template("nccl.topo_missing_net", "Could not find NET with id {id:d}", "src/graph/topo.h"),
+    Template("nccl.topo_cpu", "^CPU/{id:w} ({architecture:d}/{vendor:d}/{model:d})", "src/graph/topo.cc"),
+    Template("nccl.topo_paths", "^GPU/{id:w} :{paths:s}", "src/graph/paths.cc"),
+    Template("nccl.topo_paths", "^NET/{system:x}-{id:x} :{paths:s}", "src/graph/paths.cc"),
+    Template("nccl.topo_paths", "^NET/{id:x} :{paths:s}", "src/graph/paths.cc, to 2.19"),
+    Template("nccl.graph_channel", "^{channel:d} : NET/{path:s}", "src/graph/search.cc"),
+    Template("nccl.graph_channel", "^{channel:d} : GPU/{path:s}", "src/graph/search.cc"),
+    Template("nccl.tree", "^Tree {channel:d} : {tree:s}", "src/graph/connect.cc"),
     Template("nccl.topo_link", "^+ {link:w}[{bw:f}] - {to:s}", "src/graph/topo.cc"),
     Template("nccl.topo_attribute_missing", "Attribute {attribute:w} of node {node:w} not found", "src/graph/xml.h"),
     Template("nccl.topo_file", "~Loading topology file {path:s}", "src/graph/topo.cc"),
@@ -462,6 +493,11 @@ TEMPLATES: tuple[Template, ...] = (
         "collective mismatch error, local size {local:d} remote size {remote:d}",
         "src/transport/net_ib.cc",
     ),
+    Template(
+        "nccl.collective_mismatch",
+        "collective mismatch error local size {local:d} remote {remote:d}",
+        "src/transport/net_ib.cc, to 2.11",
+    ),
     Template("nccl.collective_mismatch", "Mismatched collective detected{rest:s}", "src/init.cc, 2.4"),
     Template("nccl.space_exhausted", "Allocation failed. No suitable space found{rest:s}", "src/allocator.cc, 2.28"),
     Template("nccl.no_transport", "No transport found for rank {rest:s}", "src/transport.cc"),
@@ -483,6 +519,8 @@ TEMPLATES: tuple[Template, ...] = (
     Template("sharp.failed", "SHARP group create: {what:s}", "nccl-rdma-sharp-plugins sharp_plugin.c"),
     Template("sharp.failed", "~SHARP{rest:s} init error: {what:s}", "nccl-rdma-sharp-plugins"),
     Template("sharp.failed", "~Failed to {what:s} SAT tree{rest:s}", "libsharp comm.c", "error"),
+    Template("sharp.failed", "~Begin job id{rest:s}failed with status{more:s}", "libsharp", "error"),
+    Template("sharp.failed", "Job error in sharp_{function:w}", "libsharp", "error"),
     Template("sharp.failed", "~sharp_coll_init failed{rest:s}", "nccl-rdma-sharp-plugins"),
     Template("sharp.failed", "~unable to connect to SHARPD{rest:s}", "libsharp", "error"),
     Template("sharp.failed", "~Cannot create SHARP job{rest:s}", "libsharp", "error"),
@@ -510,8 +548,11 @@ _DTYPES = (
     "float8_e5m2",
 )
 _REDOPS = ("sum", "prod", "max", "min", "avg")
-_ALGORITHMS = ("TREE", "RING", "COLLNET_DIRECT", "COLLNET_CHAIN", "NVLS", "NVLS_TREE", "PAT")
-_PROTOCOLS = ("LL", "LL128", "SIMPLE")
+_ALGORITHM_OF = dict(
+    zip("0123456", ("TREE", "RING", "COLLNET_DIRECT", "COLLNET_CHAIN", "NVLS", "NVLS_TREE", "PAT"), strict=True)
+)
+_PROTOCOL_OF = dict(zip("012", ("LL", "LL128", "SIMPLE"), strict=True))
+_LONGEST_TIME_NS = float(2**62)
 
 
 class NcclLogReader:
@@ -522,132 +563,78 @@ class NcclLogReader:
     signature: re.Pattern[str] | None = None
 
     def derive(self, events: pa.RecordBatch) -> Iterator[Item]:
-        """Tables links, calls, choices and settings of these events."""
-        event = events.column("event")
-        for name, build in (
-            ("nccl.link", _links),
-            ("nccl.call", _calls),
-            ("nccl.choice", _choices),
-            ("nccl.setting", _settings),
-        ):
-            mask = pc.equal(event, name)
-            if pc.any(mask).as_py():
-                yield build(events.filter(mask))
+        """Nothing but events; tables come from the templates that have one."""
+        return iter(())
+
+    def columns(self, table: str, fields: Mapping[str, pa.Array]) -> Mapping[str, pa.Array]:
+        """Columns of links, calls, choices and settings in our words."""
+        return _COLUMNS[table](fields)
 
     def read_lines(self, artefact: Artefact, lines: Sequence[PlainLine]) -> Iterator[Item]:
         """NCCL's lines are taken by templates alone."""
         return iter(())
 
 
-def _rows(table: str, events: pa.RecordBatch, columns: dict[str, pa.Array]) -> Rows:
-    schema = SCHEMAS[table]
-    arrays = []
-    for field in schema:
-        if field.name in columns:
-            arrays.append(columns[field.name].cast(field.type))
-        elif field.name in events.schema.names:
-            arrays.append(events.column(field.name))
-        else:
-            arrays.append(pa.nulls(events.num_rows, field.type))
-    return Rows(table, pa.RecordBatch.from_arrays(arrays, schema=schema))
+def _links(fields: Mapping[str, pa.Array]) -> dict[str, pa.Array]:
+    return {**fields, "transport": _renamed(fields["via"].dictionary_encode(), _transport)}
 
 
-def _integer(values: pa.Array, dtype: pa.DataType) -> pa.Array:
-    """Digits to integers; longer than 18 digits is damage and becomes NULL."""
-    short = pc.less_equal(pc.utf8_length(values), 18)
-    return pc.if_else(short, values, None).cast(pa.int64()).cast(dtype, safe=False)
+def _calls(fields: Mapping[str, pa.Array]) -> dict[str, pa.Array]:
+    columns = {**fields, "collective": _renamed(fields["collective"], _collective)}
+    for name, words in (("dtype", _DTYPES), ("redop", _REDOPS)):
+        if name in fields:
+            columns[name] = _numbered(fields[name], words)
+    return columns
 
 
-def _hexadecimal(values: pa.Array) -> pa.Array:
-    return pa.array(
-        [int(v, 16) if v is not None and len(v) <= 15 else None for v in values.to_pylist()], type=pa.int64()
-    )
+def _choices(fields: Mapping[str, pa.Array]) -> dict[str, pa.Array]:
+    columns = dict(fields)
+    if "collective" in fields:
+        columns["collective"] = _renamed(fields["collective"], _collective)
+    columns["algorithm"] = _renamed(fields["algorithm"], lambda word: _ALGORITHM_OF.get(word, word))
+    if "protocol" in fields:
+        columns["protocol"] = _renamed(fields["protocol"], lambda word: _PROTOCOL_OF.get(word, word))
+    if "time_us" in fields:
+        time_ns = pc.round(pc.multiply(fields["time_us"], 1e3))
+        columns["time_ns"] = pc.if_else(pc.less(time_ns, _LONGEST_TIME_NS), time_ns, None)
+    return columns
 
 
-def _words(values: pa.Array, words: Sequence[str]) -> pa.Array:
-    """Names of numbered words; what is no known number stays as printed."""
-    table = {str(i): word for i, word in enumerate(words)}
-    encoded = values.dictionary_encode()
-    names = [table.get(word, word) for word in encoded.dictionary.to_pylist()]
-    return pa.array(names, type=pa.string()).take(encoded.indices)
+def _settings(fields: Mapping[str, pa.Array]) -> dict[str, pa.Array]:
+    value = fields["value"]
+    origin = fields["origin"] if "origin" in fields else pa.repeat("environment", len(value))
+    return {"name": fields["name"], "value": pc.utf8_rtrim(value, characters=". "), "origin": origin}
 
 
-def _collectives(values: pa.Array) -> pa.Array:
-    encoded = values.dictionary_encode()
-    names = [collective_named(word) for word in encoded.dictionary.to_pylist()]
-    return pa.array(names, type=pa.string()).take(encoded.indices)
+_COLUMNS: dict[str, Callable[[Mapping[str, pa.Array]], dict[str, pa.Array]]] = {
+    "links": _links,
+    "calls": _calls,
+    "choices": _choices,
+    "settings": _settings,
+}
 
 
-def _links(events: pa.RecordBatch) -> Rows:
-    channel, src, dst, direction, via = fields_of(events, "channel", "src", "dst", "direction", "via")
-    words = pc.split_pattern(via, "/")
-    first = pc.list_element(words, 0)
-    transport = pc.if_else(pc.equal(first, "direct shared memory"), "SHM", first)
-    return _rows(
-        "links",
-        events,
-        {
-            "channel": _integer(channel, pa.int32()),
-            "src_rank": _integer(src, pa.int32()),
-            "dst_rank": _integer(dst, pa.int32()),
-            "direction": direction,
-            "transport": transport,
-            "via": via,
-        },
-    )
+def _numbered(values: pa.Array, words: Sequence[str]) -> pa.Array:
+    """Names of numbered words; a number that is none of them stays as printed."""
+    least, most = pc.min_max(values).values()
+    if least.is_valid and least.as_py() >= 0 and most.as_py() < len(words):
+        return pa.array(words).take(values)
+    known = pc.and_(pc.greater_equal(values, 0), pc.less(values, len(words)))
+    return pc.coalesce(pa.array(words).take(pc.if_else(known, values, None)), values.cast(pa.string()))
 
 
-def _calls(events: pa.RecordBatch) -> Rows:
-    names = ("collective", "comm", "op_count", "count", "dtype", "op", "root", "ranks")
-    collective, comm, op_count, count, dtype, op, root, ranks = fields_of(events, *names)
-    return _rows(
-        "calls",
-        events,
-        {
-            "collective": _collectives(collective),
-            "comm": comm,
-            "op_count": _hexadecimal(op_count),
-            "count": _integer(count, pa.int64()),
-            "dtype": _words(dtype, _DTYPES),
-            "redop": _words(op, _REDOPS),
-            "root": _integer(root, pa.int32()),
-            "ranks": _integer(ranks, pa.int32()),
-        },
-    )
+def _renamed(values: pa.DictionaryArray, name_of: Callable[[str], str | None]) -> pa.DictionaryArray:
+    """The same words by other names; looks at each distinct word once."""
+    names = [name_of(word) for word in values.dictionary.to_pylist()]
+    return pa.DictionaryArray.from_arrays(values.indices, pa.array(names, type=pa.string()))
 
 
-def _choices(events: pa.RecordBatch) -> Rows:
-    collective, size, algorithm, protocol, low, high, time = fields_of(
-        events, "collective", "bytes", "algorithm", "protocol", "low", "high", "time_us"
-    )
-    return _rows(
-        "choices",
-        events,
-        {
-            "collective": _collectives(collective),
-            "printed_bytes": _integer(size, pa.int64()),
-            "algorithm": _words(algorithm, _ALGORITHMS),
-            "protocol": _words(protocol, _PROTOCOLS),
-            "channel_low": _integer(low, pa.int32()),
-            "channel_high": _integer(high, pa.int32()),
-            "time_ns": pa.array(
-                [None if t is None else round(float(t) * 1000) for t in time.to_pylist()], type=pa.int64()
-            ),
-        },
-    )
+_collective = functools.lru_cache(collective_named)
 
 
-def _settings(events: pa.RecordBatch) -> Rows:
-    name, value, origin = fields_of(events, "name", "value", "origin")
-    return _rows(
-        "settings",
-        events,
-        {
-            "name": name,
-            "value": pc.utf8_rtrim(value, characters=". "),
-            "origin": pc.coalesce(origin, pa.scalar("environment")),
-        },
-    )
+def _transport(via: str) -> str:
+    first = via.split("/", 1)[0]
+    return "SHM" if first == "direct shared memory" else first
 
 
 READER = NcclLogReader()

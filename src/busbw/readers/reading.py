@@ -34,6 +34,10 @@ _MAGIC = {
 }
 
 
+_CONTROLS = bytes(set(range(32)) - set(b"\t\n\r\x1b\x08\x0c"))
+"""Characters that no text has; random bytes are an eighth of them."""
+
+
 @dataclass(slots=True)
 class Reading:
     """What became of one artefact. Complete once its items were consumed."""
@@ -133,7 +137,8 @@ def _refused(head: bytes) -> tuple[str, str] | None:
     for magic, reason in _MAGIC.items():
         if head.startswith(magic):
             return reason
-    if head.count(b"\0") * 200 > len(head):
+    controls = len(head) - len(head.translate(None, _CONTROLS))
+    if head.count(b"\0") * 200 > len(head) or controls * 20 > len(head):
         return "binary", "not a text; tools' output, logs, JSON and XML are read"
     return None
 

@@ -5,105 +5,120 @@ Memory is one chunk and its batch, whatever the size of the file; lines without 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from busbw.errors import Loss
 from busbw.observations import SCHEMAS, Artefact, Rows
 from busbw.readers._scan import LogScanner
-from busbw.readers.base import Item, LineReader, PlainLine, Template
+from busbw.readers.base import Item, LineReader, PlainLine, TableReader, Template
 
-__all__ = ["PLAIN_BUDGET_BYTES", "TextScan", "fields_of", "scan_text"]
+__all__ = ["PLAIN_BUDGET_BYTES", "TextScan", "scan_text"]
 
 PLAIN_BUDGET_BYTES = 24 * 2**20
 """Text of lines that neither NCCL nor a known message printed, kept for the readers of tables and blocks."""
 
-_LEVELS = np.array([None, "info", "warning", "trace", "call", "warning"], dtype=object)
+_LEVELS = pa.array([None, "info", "warning", "trace", "call", "warning", "error"], type=pa.string())
+"""By the scanner's number; the last one only templates give."""
+_CODE_OF_LEVEL = {None: 0, "info": 1, "warning": 2, "error": 6}
+_HEAD = ("line", "byte_offset", "time_ns", "host", "pid", "device", "rank", "tid", "location", "function")
+_NO_INTEGER = np.iinfo(np.int64).min
 
 
 class TextScan:
-    """The grammar of all line readers together, compiled once."""
+    """The grammar of all line readers together, compiled once. Templates with a table come before those without."""
 
     def __init__(self, readers: Sequence[LineReader]) -> None:
         self.readers = tuple(readers)
         self.templates: tuple[Template, ...] = tuple(t for reader in self.readers for t in reader.templates)
         self.owner = np.array([i for i, reader in enumerate(self.readers) for _ in reader.templates], dtype=np.int64)
         self._patterns = [t.pattern for t in self.templates]
-        self._field_names: list[list[str]] = LogScanner(self._patterns, 0).field_names()
+        self._with_table = [i for i, t in enumerate(self.templates) if t.table is not None]
+        compiled = LogScanner(self._patterns, self._with_table, 0)
+        self._field_names: list[list[str]] = compiled.field_names()
+        self._field_types: list[str] = compiled.field_types()
         every_name = [name for names in self._field_names for name in names]
         self._names = pa.array(every_name or [""], type=pa.string())
         starts = np.cumsum([0, *(len(names) for names in self._field_names)])
-        self._first_name = starts[:-1].astype(np.int64)
-        self._events = pa.array([t.event for t in self.templates] or [""], type=pa.string())
-        self._template_levels = np.array([t.level for t in self.templates], dtype=object)
+        self._first_name = starts.astype(np.int64)
+        self._events = pa.array([*(t.event for t in self.templates), None], type=pa.string())
+        self._template_levels = np.array([_CODE_OF_LEVEL[t.level] for t in self.templates], dtype=np.int8)
 
     def scanner(self, plain_budget_bytes: int = PLAIN_BUDGET_BYTES) -> LogScanner:
         """A fresh scanner for one file."""
-        return LogScanner(self._patterns, plain_budget_bytes)
+        return LogScanner(self._patterns, self._with_table, plain_budget_bytes)
 
     def events(
         self, raw: dict[str, Any], scanner: LogScanner, artefact: Artefact
     ) -> tuple[pa.RecordBatch, np.ndarray, np.ndarray]:
         """Batch of `events` for the lines of NCCL and of known messages, its template indices, and a mask of plain lines in raw."""
-        template = raw["template_index"]
-        plain = raw["level"] == 0
+        template, level = raw["template_index"], raw["level"]
+        plain = level == 0
         kept = ~plain | (template >= 0)
-        rows = np.flatnonzero(kept)
-        n = len(rows)
-        template_kept = template[rows]
-        known = template_kept >= 0
-        index = pa.array(np.where(known, template_kept, 0), type=pa.int32(), mask=~known)
-        levels = _LEVELS[raw["level"][rows]]
-        own = known & (raw["level"][rows] == 0)
+        text = _strings(raw["text"])
+        head = {name: raw[name] for name in _HEAD}
+        if not kept.all():  # a line that is left out has no fields
+            rows = np.flatnonzero(kept)
+            template, level, text = template[rows], level[rows], text.take(pa.array(rows))
+            head = {name: values[rows] for name, values in head.items()}
+        own = (level == 0) & (template >= 0)
         if own.any():
-            levels = levels.copy()
-            levels[own] = self._template_levels[template_kept[own]]
+            level = np.where(own, self._template_levels[template] if len(self._template_levels) else level, level)
+        field_counts = np.diff(raw["field_begin"])[kept]
         columns = {
-            "artefact": pa.repeat(pa.scalar(artefact.sha256), n),
-            "line": pa.array(raw["line"][rows]),
-            "byte_offset": pa.array(raw["byte_offset"][rows]),
-            "event": self._events.take(index),
-            "level": pa.array(levels, type=pa.string()),
-            "time_ns": _nullable(raw["time_ns"][rows], pa.int64()),
-            "host": _interned(raw["host"][rows], scanner.hosts()),
-            "pid": _nullable(raw["pid"][rows], pa.int64()),
-            "device": _nullable(raw["device"][rows], pa.int32()),
-            "rank": _nullable(raw["rank"][rows], pa.int32()),
-            "tid": _nullable(raw["tid"][rows], pa.int64()),
-            "location": _interned(raw["location"][rows], scanner.locations()),
-            "function": _interned(raw["function"][rows], scanner.functions()),
-            "text": _strings(raw["text"]).take(pa.array(rows)),
-            "fields": self._words(raw, rows),
+            "artefact": pa.repeat(artefact.sha256, len(template)),
+            "line": pa.array(head["line"]),
+            "byte_offset": pa.array(head["byte_offset"]),
+            "event": self._events.take(pa.array(template % len(self._events))),  # -1: the last one, NULL
+            "level": _LEVELS.take(pa.array(level)),
+            "time_ns": _nullable(head["time_ns"]),
+            "host": _interned(head["host"], scanner.hosts()),
+            "pid": _nullable(head["pid"]),
+            "device": _nullable(head["device"]),
+            "rank": _nullable(head["rank"]),
+            "tid": _nullable(head["tid"]),
+            "location": _interned(head["location"], scanner.locations()),
+            "function": _interned(head["function"], scanner.functions()),
+            "text": text,
+            "fields": self._words(template, field_counts, raw["fields"]),
         }
         schema = SCHEMAS["events"]
-        return pa.RecordBatch.from_arrays([columns[f.name] for f in schema], schema=schema), template_kept, plain
+        return pa.RecordBatch.from_arrays([columns[f.name] for f in schema], schema=schema), template, plain
 
-    def _words(self, raw: dict[str, Any], rows: np.ndarray) -> pa.MapArray:
-        begin = raw["field_begin"].astype(np.int64)
-        counts = (begin[1:] - begin[:-1])[rows]
-        offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
-        row_of_field = np.repeat(np.arange(len(rows)), counts)
-        place = np.arange(len(row_of_field)) - offsets[:-1][row_of_field]
-        values = _strings(raw["fields"]).take(pa.array(begin[:-1][rows][row_of_field] + place))
-        template = raw["template_index"][rows]
-        keys = (
-            self._names.take(pa.array(self._first_name[template[row_of_field]] + place))
-            if len(row_of_field)
-            else pa.array([], pa.string())
+    def _words(self, template: np.ndarray, counts: np.ndarray, fields: tuple[np.ndarray, bytes]) -> pa.MapArray:
+        """What the fields of each line are called and hold, as maps."""
+        ends = np.cumsum(counts, dtype=np.int32)
+        begins = ends - counts
+        name = np.repeat(self._first_name[template] - begins, counts) + np.arange(int(counts.sum()))
+        return pa.MapArray.from_arrays(
+            np.concatenate([[0], ends]).astype(np.int32), self._names.take(pa.array(name)), _strings(fields)
         )
-        return pa.MapArray.from_arrays(pa.array(offsets), keys, values)
 
-
-def fields_of(events: pa.RecordBatch, *names: str) -> list[pa.Array]:
-    """Columns of named fields of events that all come from templates with these fields; NULL where one lacks it."""
-    column = events.column("fields")
-    out = []
-    for name in names:
-        out.append(pa.compute.map_lookup(column, query_key=name, occurrence="first"))
-    return out
+    def rows(self, raw: dict[str, Any], scanner: LogScanner, artefact: Artefact) -> Iterator[tuple[LineReader, Rows]]:
+        """Rows of the tables that lines go to, a template at a time, each with the reader whose template it is."""
+        for index, taken in raw["rows"].items():
+            table = self.templates[index].table
+            reader = self.readers[self.owner[index]]
+            if table is None:
+                continue
+            shape = zip(self._field_names[index], self._field_types[index], taken["fields"], strict=True)
+            fields = {name: _field(kind, values) for name, kind, values in shape}
+            n = len(taken["line"])
+            columns = reader.columns(table, fields) if isinstance(reader, TableReader) else fields
+            where = {
+                "artefact": pa.repeat(artefact.sha256, n),
+                "line": pa.array(taken["line"]),
+                "byte_offset": pa.array(taken["byte_offset"]),
+                "host": _interned(taken["host"], scanner.hosts()),
+                "pid": _nullable(taken["pid"]),
+                "device": _nullable(taken["device"]),
+                "rank": _nullable(taken["rank"]),
+            }
+            yield reader, _table_rows(table, n, {**columns, **where})
 
 
 def scan_text(
@@ -139,6 +154,9 @@ def _batch(
     scanner: LogScanner, grammar: TextScan, artefact: Artefact, plain: list[PlainLine], found: set[str]
 ) -> Iterator[Item]:
     raw = scanner.take()
+    for reader, rows in grammar.rows(raw, scanner, artefact):
+        found.add(reader.name)
+        yield rows
     if len(raw["line"]) == 0:
         return
     batch, template, is_plain = grammar.events(raw, scanner, artefact)
@@ -197,12 +215,42 @@ def _strings(pair: tuple[np.ndarray, bytes]) -> pa.StringArray:
 
 
 def _interned(codes: np.ndarray, values: tuple[np.ndarray, bytes]) -> pa.StringArray:
-    none = codes < 0
-    words = _strings(values)
-    if len(words) == 0:
+    if len(values[0]) == 1:  # no value yet
         return pa.nulls(len(codes), pa.string())
-    return words.take(pa.array(np.where(none, 0, codes), mask=none))
+    return _strings(values).take(_nullable(codes))
 
 
-def _nullable(values: np.ndarray, dtype: pa.DataType) -> pa.Array:
-    return pa.array(values, type=dtype, mask=values < 0)
+def _nullable(values: np.ndarray) -> pa.Array:
+    """Negative is unknown."""
+    return pa.array(values, mask=values < 0) if len(values) and values.min() < 0 else pa.array(values)
+
+
+def _field(kind: str, values: Any) -> pa.Array:
+    """A column of the scanner as `TableReader.columns` gets it; kind: the type's letter."""
+    if kind in "di":
+        return pa.array(values, mask=values == _NO_INTEGER) if values.min() == _NO_INTEGER else pa.array(values)
+    if kind == "f":
+        return pa.array(values, mask=np.isnan(values))
+    if kind == "k":
+        codes, words = values
+        return pa.DictionaryArray.from_arrays(_nullable(codes), _strings(words))
+    return _strings(values)
+
+
+def _table_rows(table: str, n: int, columns: Mapping[str, pa.Array]) -> Rows:
+    schema = SCHEMAS[table]
+    arrays = [_fitted(columns[f.name], f.type) if f.name in columns else pa.nulls(n, f.type) for f in schema]
+    return Rows(table, pa.RecordBatch.from_arrays(arrays, schema=schema))
+
+
+def _fitted(values: pa.Array, dtype: pa.DataType) -> pa.Array:
+    """The values in the column's type; a number that does not fit into it is damage and becomes NULL."""
+    if pa.types.is_dictionary(values.type):
+        values = values.dictionary.take(values.indices)
+    if values.type == dtype:
+        return values
+    try:
+        return values.cast(dtype)
+    except pa.ArrowInvalid:
+        cut = values.cast(dtype, safe=False)
+        return pc.if_else(pc.equal(cut.cast(values.type, safe=False), values), cut, None)

@@ -175,12 +175,17 @@ inline bool take_mpirun_tag(std::string_view& s, LineHead& head) {
   return true;
 }
 
-/// `[rank3]:` of torchrun and PyTorch, `[default3]:` of elastic agents.
-inline bool take_torchrun_tag(std::string_view& s, LineHead& head) {
-  std::string_view rest = s;
-  if (!take(rest, "[rank") && !take(rest, "[default")) return false;
-  const auto rank = take_number(rest);
-  if (!rank || !take(rest, "]:")) return false;
+/// `[rank3]:` of torchrun and PyTorch, `[default3]:` and `[trainer0|3]:` of elastic agents, `[worker 3]:`. Behind the bar stands the rank in
+/// the job (a guess: it is never below the one before it). Only for those few words with a blank: `[step 3]:` counts something else.
+inline bool take_role_tag(std::string_view& s, LineHead& head) {
+  std::size_t letters = 1;
+  while (letters < s.size() && letters <= 32 && (is_letter(s[letters]) || s[letters] == '_')) ++letters;
+  const std::string_view role = s.substr(1, letters - 1);
+  if (role.empty()) return false;
+  std::string_view rest = s.substr(letters);
+  if (take(rest, " ") && role != "rank" && role != "worker" && role != "trainer") return false;
+  auto rank = take_number(rest);
+  if (!rank || (take(rest, "|") && !(rank = take_number(rest))) || !take(rest, "]:")) return false;
   head.rank = *rank;
   take(rest, " ");
   s = rest;
@@ -252,7 +257,7 @@ inline bool take_prefix(std::string_view& s, LineHead& head) {
   if (s.empty()) return false;
   const char c = s.front();
   if (c == '[') {
-    if (take_torchrun_tag(s, head)) return true;
+    if (take_role_tag(s, head)) return true;
     std::string_view rest = s.substr(1);
     if (const auto time = take_date_time(rest); time && take(rest, "]")) {
       head.time_ns = *time;
@@ -329,8 +334,9 @@ inline std::string_view take_last_word(std::string_view& s) {
   s = trim_right(s);
   std::size_t begin = s.size();
   while (begin > 0 && !is_blank(s[begin - 1])) --begin;
-  const std::string_view word = s.substr(begin);
-  s = s.substr(0, begin);
+  std::string_view word = s;
+  word.remove_prefix(begin);
+  s.remove_suffix(word.size());
   return word;
 }
 
@@ -340,7 +346,7 @@ inline std::optional<std::int64_t> take_last_number(std::string_view& s) {
   std::int64_t value = 0, unit = 1;
   while (begin > 0 && s.size() - begin < 18 && is_digit(s[begin - 1])) value += (s[--begin] - '0') * unit, unit *= 10;
   if (begin == s.size() || begin == 0 || s[begin - 1] != ':') return std::nullopt;
-  s = s.substr(0, begin - 1);
+  s.remove_suffix(s.size() - begin + 1);
   return value;
 }
 

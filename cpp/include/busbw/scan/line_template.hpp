@@ -2,9 +2,12 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
+#include <bitset>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -12,20 +15,63 @@
 
 namespace busbw::scan {
 
+/// What a field looks like and, where lines become rows, what its column holds. The letters are those of the pattern language.
+enum class FieldType : char {
+  kDigits = 'd',   ///< digits with an optional minus; an integer
+  kHex = 'x',      ///< hexadecimal digits with or without 0x; their text
+  kNumber = 'i',   ///< the same; an integer
+  kDecimal = 'f',  ///< a decimal number
+  kWord = 'w',     ///< a run without blanks that ends before the next literal
+  kName = 'k',     ///< the same, of a small set: algorithms, protocols, directions; stored once a distinct word
+  kText = 's',     ///< anything before the next literal (the rest, if last)
+};
+
+/// Bytes that a message may have in three places, blanks in front taken off: necessary for a match, not sufficient.
+struct StartBytes {
+  std::bitset<256> first;   ///< its first byte
+  std::bitset<256> last;    ///< the last byte of its first word
+  std::bitset<256> second;  ///< the first byte of its second word; that of '\n' where there is none
+};
+
 /// `Channel {channel:d}/{index:d} : {src:d}[{src_device:x}] -> ...`
 ///
-/// Fields: `d` digits with an optional minus, `x` hexadecimal digits with or without 0x, `f` a decimal number,
-/// `w` a run without blanks that ends before the next literal, `s` anything before the next literal (the rest, if last).
+/// A field is written {name:type}; its type is a letter of FieldType. One whose name begins with _ is matched and not kept.
 /// One blank in a literal stands for one or more blanks. `^` in front: at the start of the message; `$` behind: at its
 /// end. `~` in front (after `^`): ASCII case is ignored. `{{` and `}}` are braces.
-/// A pattern that begins with a field begins at the start of the message, with or without ^.
-/// Fields are not tried shorter than they can be, but for `w` and `s`, which end at the first literal after which the rest fits.
+/// A pattern that begins with a field begins at the start of the message, with or without ^; blanks there are passed over.
+/// Fields are not tried shorter than they can be, but for `w`, `k` and `s`, which end at the first literal after which the rest fits.
 class LineTemplate {
  public:
   /// Throws std::invalid_argument with the pattern and what is wrong with it.
   explicit LineTemplate(std::string_view pattern) { parse(pattern); }
 
   const std::vector<std::string>& fields() const { return fields_; }
+
+  /// Types of the fields, in their order.
+  const std::vector<FieldType>& types() const { return types_; }
+
+  /// Whether a message matches from its start or not at all.
+  bool begins_at_start() const { return anchored_start_ || parts_.front().field(); }
+
+  /// What a message that matches from its start begins with.
+  StartBytes start_bytes() const {
+    StartBytes out{any_byte(), any_byte(), any_byte()};
+    std::size_t literal = 0;
+    if (parts_.front().field()) {
+      if (*parts_.front().type == FieldType::kText) return out;
+      out.first = bytes_of(*parts_.front().type);
+      if (parts_.size() == 1) return out;
+      literal = 1;
+    }
+    const std::string& text = parts_[literal].literal;
+    const std::size_t blank_at = text.find(' ');
+    if (literal == 0 && blank_at != 0) out.first = bytes_of(text.front());
+    if (blank_at == kNowhere || (literal == 0 && blank_at == 0)) return out;  // the first word goes on, or a blank is in front of it
+    if (blank_at > 0) out.last = bytes_of(text[blank_at - 1]);
+    if (blank_at + 1 < text.size()) out.second = bytes_of(text[blank_at + 1]);
+    else if (literal + 1 < parts_.size()) out.second = bytes_of(*parts_[literal + 1].type);
+    return out;
+  }
 
   /// The piece of literal text that selects this template: its longest run without blanks, with one blank on a side where the literal
   /// has some there. A message that matches contains it, ASCII case and the kind of blank apart, however long its runs of blanks are.
@@ -35,8 +81,11 @@ class LineTemplate {
   /// A hostile message costs no more than reading it kReadings times; one that needs more does not match.
   bool match(std::string_view message, std::vector<std::string_view>& fields) const {
     std::size_t budget = kFreeBytes + kReadings * message.size();
-    const bool fixed_start = anchored_start_ || parts_.front().type != Type::kLiteral;
-    for (std::size_t start = 0; start <= message.size(); ++start) {
+    const bool fixed_start = begins_at_start();
+    std::size_t start = 0;
+    if (parts_.front().field())
+      while (start < message.size() && blank(message[start])) ++start;
+    for (; start <= message.size(); ++start) {
       if (!fixed_start) {
         start = find_literal(message, start, parts_.front(), budget);
         if (start == kNowhere) return false;
@@ -49,19 +98,25 @@ class LineTemplate {
   }
 
  private:
-  enum class Type : std::uint8_t { kLiteral, kDigits, kHex, kDecimal, kWord, kText };
   struct Part {
-    Type type;
+    std::optional<FieldType> type;  ///< none: a literal
     std::string literal;
+    bool kept = false;
+    bool field() const { return type.has_value(); }
   };
   static constexpr std::size_t kNowhere = std::string_view::npos;
   static constexpr std::size_t kFreeBytes = 1024;
   static constexpr std::size_t kReadings = 8;
+  static constexpr auto kIsHex = [] {
+    std::array<bool, 256> out{};
+    for (const char c : std::string_view("0123456789abcdefABCDEF")) out[static_cast<unsigned char>(c)] = true;
+    return out;
+  }();
 
   static bool blank(char c) { return c == ' ' || c == '\t'; }
   static char lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }
   static bool digit(char c) { return c >= '0' && c <= '9'; }
-  static bool hex(char c) { return digit(c) || (lower(c) >= 'a' && lower(c) <= 'f'); }
+  static bool hex(char c) { return kIsHex[static_cast<unsigned char>(c)]; }
   static bool name_char(char c) { return digit(c) || (lower(c) >= 'a' && lower(c) <= 'z') || c == '_'; }
 
   void parse(std::string_view pattern) {
@@ -72,7 +127,7 @@ class LineTemplate {
     if (rest.ends_with("$")) anchored_end_ = true, rest.remove_suffix(1);
     std::string literal;
     const auto flush = [&] {
-      if (!literal.empty()) parts_.push_back({Type::kLiteral, literal});
+      if (!literal.empty()) parts_.push_back({std::nullopt, literal, false});
       literal.clear();
     };
     for (std::size_t i = 0; i < rest.size(); ++i) {
@@ -86,10 +141,15 @@ class LineTemplate {
         const std::string_view name = rest.substr(i + 1, end - 2 - i - 1);
         if (!std::all_of(name.begin(), name.end(), name_char)) fail("a field's name has letters, digits and _ only");
         if (std::find(fields_.begin(), fields_.end(), name) != fields_.end()) fail("two fields have the same name");
-        if (!parts_.empty() && parts_.back().type != Type::kLiteral) fail("two fields need a literal between them");
-        parts_.push_back({type_of(rest[end - 1]), {}});
-        if (parts_.back().type == Type::kLiteral) fail("a field's type is one of d x f w s");
-        fields_.emplace_back(name);
+        if (!parts_.empty() && parts_.back().field()) fail("two fields need a literal between them");
+        if (std::string_view("dxifwks").find(rest[end - 1]) == kNowhere) fail("a field's type is one of d x i f w k s");
+        const auto type = static_cast<FieldType>(rest[end - 1]);
+        const bool kept = !name.starts_with('_');
+        parts_.push_back({type, {}, kept});
+        if (kept) {
+          types_.push_back(type);
+          fields_.emplace_back(name);
+        }
         i = end;
       } else if (!blank(rest[i])) literal += rest[i];
       else if (!literal.ends_with(' ')) literal += ' ';
@@ -99,15 +159,24 @@ class LineTemplate {
     if (keyword_.empty()) fail("it has no literal text");
   }
 
-  /// kLiteral for a letter that is no type.
-  static Type type_of(char letter) {
-    switch (letter) {
-      case 'd': return Type::kDigits;
-      case 'x': return Type::kHex;
-      case 'f': return Type::kDecimal;
-      case 'w': return Type::kWord;
-      case 's': return Type::kText;
-      default: return Type::kLiteral;
+  static std::bitset<256> any_byte() { return std::bitset<256>().set(); }
+  template <class Holds>
+  static std::bitset<256> bytes_where(Holds holds) {
+    std::bitset<256> out;
+    for (int byte = 0; byte < 256; ++byte) out[static_cast<std::size_t>(byte)] = holds(static_cast<char>(byte));
+    return out;
+  }
+  std::bitset<256> bytes_of(char literal) const {
+    return bytes_where([&](char c) { return same(c, literal); });
+  }
+  /// The bytes that a field may begin with.
+  static std::bitset<256> bytes_of(FieldType type) {
+    switch (type) {
+      case FieldType::kDigits: return bytes_where([](char c) { return digit(c) || c == '-'; });
+      case FieldType::kDecimal: return bytes_where([](char c) { return digit(c) || c == '-' || c == '+' || c == '.'; });
+      case FieldType::kHex:
+      case FieldType::kNumber: return bytes_where(hex);
+      default: return any_byte();
     }
   }
 
@@ -123,6 +192,9 @@ class LineTemplate {
       }
     }
   }
+
+  /// text.substr(begin, end - begin) for a begin that is known to be inside.
+  static std::string_view piece(std::string_view text, std::size_t begin, std::size_t end) { return {text.data() + begin, end - begin}; }
 
   /// memcmp without the call: literals are short.
   static bool equal_bytes(const char* a, const char* b, std::size_t n) {
@@ -200,18 +272,20 @@ class LineTemplate {
       --budget;
       const Part& part = parts_[index];
       std::size_t end = at;
-      switch (part.type) {
-        case Type::kLiteral: end = end_of_literal(text, at, part.literal); break;
-        case Type::kDigits: end = end_of_digits(text, at); break;
-        case Type::kHex: end = end_of_hex(text, at); break;
-        case Type::kDecimal: end = end_of_decimal(text, at); break;
-        case Type::kWord:
-        case Type::kText:
+      if (!part.field()) end = end_of_literal(text, at, part.literal);
+      else switch (*part.type) {
+        case FieldType::kDigits: end = end_of_digits(text, at); break;
+        case FieldType::kHex:
+        case FieldType::kNumber: end = end_of_hex(text, at); break;
+        case FieldType::kDecimal: end = end_of_decimal(text, at); break;
+        case FieldType::kWord:
+        case FieldType::kName:
+        case FieldType::kText:
           if (match_lazy(text, at, index, fields, budget)) return true;
           break;
       }
       if (end == at || end == kNowhere) break;
-      if (part.type != Type::kLiteral) fields.push_back(text.substr(at, end - at));
+      if (part.kept) fields.push_back(piece(text, at, end));
       at = end;
     }
     if (index == parts_.size()) {
@@ -257,19 +331,21 @@ class LineTemplate {
   }
 
   bool match_lazy(std::string_view text, std::size_t at, std::size_t index, std::vector<std::string_view>& fields, std::size_t& budget) const {
-    const bool word = parts_[index].type == Type::kWord;
+    const bool word = parts_[index].type != FieldType::kText;
     std::size_t word_end = text.size();
     if (word) {
       for (word_end = at; word_end < text.size() && !blank(text[word_end]);) ++word_end;
       budget -= std::min(budget, word_end - at);
       if (word_end == at) return false;
     }
-    if (index + 1 == parts_.size()) {
-      fields.push_back(text.substr(at, word_end - at));
-      if (match_from(text, word_end, index + 1, fields, budget)) return true;
-      fields.pop_back();
+    const auto rest_fits = [&](std::size_t end) {
+      const std::size_t fields_before = fields.size();
+      if (parts_[index].kept) fields.push_back(piece(text, at, end));
+      if (match_from(text, end, index + 1, fields, budget)) return true;
+      fields.resize(fields_before);
       return false;
-    }
+    };
+    if (index + 1 == parts_.size()) return rest_fits(word_end);
     const Part& next = parts_[index + 1];
     // A word's literal may begin inside the word or with the blank behind it.
     const std::string_view reach = word ? text.substr(0, std::min(text.size(), word_end + 1)) : text;
@@ -279,22 +355,23 @@ class LineTemplate {
         if (!word) budget = 0;  // other ways to get here begin further right, so that none finds it
         return false;
       }
-      fields.push_back(text.substr(at, end - at));
-      if (match_from(text, end, index + 1, fields, budget)) return true;
-      fields.pop_back();
+      if (rest_fits(end)) return true;
       if (budget == 0) return false;
     }
   }
 
   /// First place in reach, from `from` on, where part's literal stands in text.
   std::size_t find_in_word(std::string_view text, std::string_view reach, std::size_t from, const Part& part) const {
+    const char first = part.literal.front();
+    if (first == ' ') from = std::max(from, reach.size() - 1);  // only what ends the word is a blank
     for (; from < reach.size(); ++from)
-      if (end_of_literal(text, from, part.literal) != kNowhere) return from;
+      if ((any_case_ || first == ' ' || text[from] == first) && end_of_literal(text, from, part.literal) != kNowhere) return from;
     return kNowhere;
   }
 
   std::vector<Part> parts_;
   std::vector<std::string> fields_;
+  std::vector<FieldType> types_;
   std::string keyword_;
   bool anchored_start_ = false;
   bool anchored_end_ = false;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <charconv>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -19,6 +20,7 @@
 #include "busbw/scan/keyword_search.hpp"
 #include "busbw/scan/line_head.hpp"
 #include "busbw/scan/line_template.hpp"
+#include "busbw/scan/start_filter.hpp"
 
 namespace busbw::scan {
 
@@ -96,9 +98,12 @@ class Interned {
   /// A log of noise must not grow the table without end; the largest cluster has fewer hosts.
   static constexpr std::size_t kMostValues = 65536;
 
-  /// -1 for the empty string, and for a new one once there are kMostValues.
+  /// Longer than any name (a host's has at most 253 bytes, RFC 1035).
+  static constexpr std::size_t kLongestValue = 1024;
+
+  /// -1 for the empty string, for one longer than kLongestValue, and for a new one once there are kMostValues.
   std::int32_t code(std::string_view text) {
-    if (text.empty()) return -1;
+    if (text.empty() || text.size() > kLongestValue) return -1;
     std::int32_t& recent = recent_[slot_of(text)];
     if (recent >= 0 && originals_[static_cast<std::size_t>(recent)] == text) return recent;
     const auto found = codes_.find(text);
@@ -157,9 +162,73 @@ struct ScanBatch {
   }
 };
 
+/// An integer that is missing or too long to be one: more than 18 decimal or 15 hexadecimal digits.
+inline constexpr std::int64_t kNoInteger = std::numeric_limits<std::int64_t>::min();
+
+/// One field of the rows of a table. Of the columns, the one that its type asks for is filled.
+struct FieldColumn {
+  FieldType type;
+  std::vector<std::int64_t> integers;  ///< d, i; kNoInteger: unknown
+  std::vector<double> decimals;        ///< f; NaN: unknown
+  std::vector<std::int32_t> codes;     ///< k; -1: unknown
+  StringColumn strings;                ///< w, s, x
+
+  void reserve_like(const FieldColumn& other) {
+    integers.reserve(other.integers.size());
+    decimals.reserve(other.decimals.size());
+    codes.reserve(other.codes.size());
+    strings.offsets.reserve(other.strings.offsets.size());
+    strings.data.reserve(other.strings.data.size());
+  }
+};
+
+/// The lines that one template took, as rows. One entry a line; -1 is unknown.
+struct TableRows {
+  std::vector<std::int64_t> line, byte_offset, pid;
+  std::vector<std::int32_t> rank, device, host;
+  std::vector<FieldColumn> fields;
+};
+
+namespace detail {
+
+inline std::int64_t integer_of(std::string_view digits) {
+  const bool negative = digits.front() == '-';
+  digits.remove_prefix(negative);
+  if (digits.size() > 18) return kNoInteger;
+  std::int64_t value = 0;
+  for (const char c : digits) value = value * 10 + (c - '0');
+  return negative ? -value : value;
+}
+
+inline constexpr auto kHexValues = [] {
+  std::array<std::int8_t, 256> out{};
+  for (int value = 0; value < 16; ++value)
+    for (const char digit : {"0123456789abcdef"[value], "0123456789ABCDEF"[value]})
+      out[static_cast<unsigned char>(digit)] = static_cast<std::int8_t>(value);
+  return out;
+}();
+
+inline std::int64_t hexadecimal_of(std::string_view digits) {
+  if (digits.size() > 2 && (digits[1] == 'x' || digits[1] == 'X')) digits.remove_prefix(2);
+  if (digits.size() > 15) return kNoInteger;
+  std::int64_t value = 0;
+  for (const char c : digits) value = value * 16 + kHexValues[static_cast<unsigned char>(c)];
+  return value;
+}
+
+inline double decimal_of(std::string_view number) {
+  if (number.front() == '+') number.remove_prefix(1);
+  double value = 0;
+  const auto read = std::from_chars(number.data(), number.data() + number.size(), value);
+  return read.ec == std::errc() ? value : std::numeric_limits<double>::quiet_NaN();
+}
+
+}  // namespace detail
+
 /// What was seen but not kept.
 struct ScanCounts {
   std::int64_t lines = 0;
+  std::int64_t empty_lines = 0;              ///< without text, escape sequences apart
   std::int64_t bytes = 0;
   std::int64_t nccl_lines = 0;
   std::int64_t unrecognised_info = 0;        ///< NCCL INFO, TRACE or CALL lines that no template takes
@@ -180,10 +249,21 @@ class LogScanner {
   /// A line without marker and template costs at least this much of the budget: its columns take room too.
   static constexpr std::int64_t kLeastPlainCost = 32;
 
-  /// plain_budget_bytes: how much text of lines without NCCL marker and without template is kept, over the whole file.
-  LogScanner(const std::vector<std::string>& patterns, std::int64_t plain_budget_bytes)
-      : templates_(make_templates(patterns)), keywords_(make_keywords(templates_)), plain_budget_bytes_(plain_budget_bytes) {
-    hits_.assign((templates_.size() + 63) / 64, 0);
+  /// with_rows: the templates, by index and in ascending order, whose lines become rows of typed columns; they begin at the start of the
+  /// message and are tried before all others. plain_budget_bytes: how much text of lines without NCCL marker and without template is
+  /// kept, over the whole file. Throws std::invalid_argument for a malformed template, and for one in with_rows that cannot be.
+  LogScanner(const std::vector<std::string>& patterns, const std::vector<std::size_t>& with_rows, std::int64_t plain_budget_bytes)
+      : templates_(make_templates(patterns)),
+        with_rows_(with_rows),
+        searched_(all_but(with_rows, templates_.size())),
+        starts_(make_starts(templates_, with_rows)),
+        keywords_(make_keywords(templates_, searched_)),
+        plain_budget_bytes_(plain_budget_bytes) {
+    hits_.assign((searched_.size() + 63) / 64, 0);
+    for (const auto t : with_rows_) {
+      rows_.push_back(empty_rows(templates_[t]));
+      names_.emplace_back(templates_[t].fields().size());
+    }
   }
 
   void feed(std::string_view chunk) {
@@ -222,6 +302,16 @@ class LogScanner {
     return out;
   }
 
+  /// The rows of each template in with_rows since the last call, in that order.
+  std::vector<TableRows> take_rows() {
+    std::vector<TableRows> out;
+    for (std::size_t i = 0; i < rows_.size(); ++i) {
+      out.push_back(std::exchange(rows_[i], empty_rows(templates_[with_rows_[i]])));
+      reserve_rows_like(rows_[i], out.back());
+    }
+    return out;
+  }
+
   /// Gives the text buffers of a batch back that is no longer needed, so that the next lines need no fresh memory.
   void reuse(ScanBatch&& done) {
     if (!batch_.line.empty()) return;
@@ -233,6 +323,9 @@ class LogScanner {
 
   const ScanCounts& counts() const { return counts_; }
   const std::vector<LineTemplate>& templates() const { return templates_; }
+  const std::vector<std::size_t>& with_rows() const { return with_rows_; }
+  /// The words of a field of type k, by code: field f of template with_rows[i].
+  const StringColumn& names(std::size_t i, std::size_t f) const { return names_[i][f].values(); }
   const StringColumn& hosts() const { return hosts_.values(); }
   const StringColumn& locations() const { return locations_.values(); }
   const StringColumn& functions() const { return functions_.values(); }
@@ -244,10 +337,36 @@ class LogScanner {
     for (const auto& pattern : patterns) out.emplace_back(pattern);
     return out;
   }
-  static KeywordSearch make_keywords(const std::vector<LineTemplate>& templates) {
+  static std::vector<std::size_t> all_but(const std::vector<std::size_t>& left_out, std::size_t n) {
+    std::vector<std::size_t> out;
+    for (std::size_t t = 0, i = 0; t < n; ++t)
+      if (i < left_out.size() && left_out[i] == t) ++i;
+      else out.push_back(t);
+    if (out.size() + left_out.size() != n) throw std::invalid_argument("templates with rows are not in ascending order, or there are fewer templates");
+    return out;
+  }
+  static StartFilter make_starts(const std::vector<LineTemplate>& templates, const std::vector<std::size_t>& with_rows) {
+    std::vector<StartBytes> out;
+    for (const auto t : with_rows) {
+      if (!templates[t].begins_at_start()) throw std::invalid_argument("template " + std::to_string(t) + " has rows, so it needs ^ in front");
+      out.push_back(templates[t].start_bytes());
+    }
+    return StartFilter(out);
+  }
+  static KeywordSearch make_keywords(const std::vector<LineTemplate>& templates, const std::vector<std::size_t>& searched) {
     std::vector<std::string_view> words;
-    for (const auto& t : templates) words.push_back(t.keyword());
+    for (const auto t : searched) words.push_back(templates[t].keyword());
     return KeywordSearch(words);
+  }
+  static TableRows empty_rows(const LineTemplate& shape) {
+    TableRows out;
+    for (const auto type : shape.types()) out.fields.push_back({type, {}, {}, {}, {}});
+    return out;
+  }
+  static void reserve_rows_like(TableRows& rows, const TableRows& other) {
+    for (auto column : {&TableRows::line, &TableRows::byte_offset, &TableRows::pid}) (rows.*column).reserve(other.line.size());
+    for (auto column : {&TableRows::rank, &TableRows::device, &TableRows::host}) (rows.*column).reserve(other.line.size());
+    for (std::size_t f = 0; f < rows.fields.size(); ++f) rows.fields[f].reserve_like(other.fields[f]);
   }
 
   void carry(std::string_view piece) {
@@ -301,12 +420,20 @@ class LogScanner {
     }
     const bool ascii = is_plain_ascii(raw);
     const std::string_view text = ascii ? raw : clean(raw);
-    if (text.empty()) return;
+    if (text.empty()) {
+      ++counts_.empty_lines;
+      return;
+    }
     if (!ascii && text.find('\0') != std::string_view::npos) ++counts_.bytes_with_nul;
     const LineHead head = parse_line_head(text);
+    if (head.level != Level::kPlain) ++counts_.nccl_lines;
+    const int row_of = starts_.first_that(head.message, [&](std::size_t i) { return templates_[with_rows_[i]].match(head.message, fields_); });
+    if (row_of >= 0) {
+      keep_row(head, number, offset, static_cast<std::size_t>(row_of), ascii);
+      return;
+    }
     const int matched = match(head.message, ascii ? head.message : with_blanks_for_tabs(head.message));
     if (head.level != Level::kPlain) {
-      ++counts_.nccl_lines;
       if (matched < 0 && head.level != Level::kWarn && head.level != Level::kAttention) {
         if (counts_.unrecognised_info++ == 0) counts_.first_unrecognised_line = number;
         return;
@@ -330,7 +457,7 @@ class LogScanner {
     return blanked_;
   }
 
-  /// Index of the first template, in the order given, that takes the message; -1 if none. searched: where to look for keywords.
+  /// Index of the first template without rows, in the order given, that takes the message; -1 if none. searched: where to look for keywords.
   int match(std::string_view message, std::string_view searched) {
     bool any = false;
     keywords_.find(searched, [&](std::uint32_t k) {
@@ -343,9 +470,9 @@ class LogScanner {
       std::uint64_t bits = hits_[w];
       hits_[w] = 0;
       while (bits != 0 && matched < 0) {
-        const int index = static_cast<int>(w * 64) + std::countr_zero(bits);
+        const std::size_t index = searched_[w * 64 + static_cast<std::size_t>(std::countr_zero(bits))];
         bits &= bits - 1;
-        if (templates_[static_cast<std::size_t>(index)].match(message, fields_)) matched = index;
+        if (templates_[index].match(message, fields_)) matched = static_cast<int>(index);
       }
     }
     return matched;
@@ -371,16 +498,46 @@ class LogScanner {
     batch_.field_begin.push_back(static_cast<std::int32_t>(batch_.fields.size()));
   }
 
+  void keep_row(const LineHead& head, std::int64_t number, std::int64_t offset, std::size_t i, bool ascii) {
+    TableRows& rows = rows_[i];
+    rows.line.push_back(number);
+    rows.byte_offset.push_back(offset);
+    rows.pid.push_back(head.pid);
+    rows.rank.push_back(small(head.rank));
+    rows.device.push_back(small(head.device));
+    rows.host.push_back(hosts_.code(head.host));
+    for (std::size_t f = 0; f < fields_.size(); ++f) {
+      FieldColumn& column = rows.fields[f];
+      switch (column.type) {
+        case FieldType::kDigits: column.integers.push_back(detail::integer_of(fields_[f])); break;
+        case FieldType::kNumber: column.integers.push_back(detail::hexadecimal_of(fields_[f])); break;
+        case FieldType::kDecimal: column.decimals.push_back(detail::decimal_of(fields_[f])); break;
+        case FieldType::kName: column.codes.push_back(names_[i][f].code(fields_[f])); break;
+        case FieldType::kHex: column.strings.append_ascii(fields_[f]); break;
+        case FieldType::kWord:
+        case FieldType::kText:
+          if (ascii) column.strings.append_ascii(fields_[f]);
+          else column.strings.append(fields_[f]);
+          break;
+      }
+    }
+  }
+
   static std::int32_t small(std::int64_t value) { return value > std::numeric_limits<std::int32_t>::max() ? -1 : static_cast<std::int32_t>(value); }
 
   std::vector<LineTemplate> templates_;
-  KeywordSearch keywords_;
+  std::vector<std::size_t> with_rows_;
+  std::vector<std::size_t> searched_;  ///< the other templates
+  StartFilter starts_;                 ///< of with_rows_
+  KeywordSearch keywords_;             ///< of searched_
   std::int64_t plain_budget_bytes_;
   std::vector<std::uint64_t> hits_;
   std::vector<std::string_view> fields_;
   std::string carried_, cleaned_, blanked_;
   std::size_t carried_bytes_ = 0;
   ScanBatch batch_;
+  std::vector<TableRows> rows_;               ///< by place in with_rows_
+  std::vector<std::vector<Interned>> names_;  ///< by place in with_rows_ and field
   ScanCounts counts_;
   Interned hosts_, locations_, functions_;
 };

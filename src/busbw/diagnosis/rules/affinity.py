@@ -69,7 +69,7 @@ def nic_on_the_other_socket(facts: Facts) -> Iterator[Finding]:
     """GPUs reach their NIC across the CPU interconnect.
 
     Fires when NCCL's graphs use SYS between GPU and NIC while the graph inside the node does better, and when in `nvidia-smi topo -m`
-    some GPUs have a NIC at PIX or PXB and others none nearer than SYS.
+    some GPUs have a NIC at PIX or PXB and others none nearer than SYS. Silent on one host, and when every GPU has a near NIC.
     """
     graphs = [
         e

@@ -27,7 +27,7 @@ LARGE = 2**26
 
 def _short(source: str) -> str:
     """The first of several sources, for a line on a terminal; `busbw hardware` shows all."""
-    return source.split(",")[0].split(";")[0]
+    return source.split(",", maxsplit=1)[0].split(";", maxsplit=1)[0]
 
 
 def plateau(curve: Curve) -> tuple[float, list[Point]] | None:
@@ -178,6 +178,7 @@ def slow_start(facts: Facts) -> Iterator[Finding]:
 
     Fires when the median of the sizes up to 4 KiB is over five times the slowest healthy value for that number of nodes and ranks. Minor: it
     says that something is in the way (CPU mask, power saving, TCP, debugging output), not what.
+    Silent without ranks, nodes and collective.
     """
     for curve in facts.curves:
         small = [p for p in curve.points if p.size_bytes is not None and 0 < p.size_bytes <= 4096 and p.time_ns]

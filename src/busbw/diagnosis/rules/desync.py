@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from busbw.diagnosis.facts import Event, Facts, Setting, lines_of
 from busbw.diagnosis.findings import Finding
 
-__all__ = ["EFFECTS", "RULES"]
+__all__ = ["DEATHS", "EFFECTS", "RULES"]
+
+DEATHS = (
+    "kernel.killed", "kernel.segfault", "launcher.signal", "launcher.oom", "torch.child_signal", "torch.rank_exited",
+)  # fmt: skip
+"""Events that say that a process was killed or crashed."""
 
 EFFECTS = frozenset({
     "nccl.peer_closed", "nccl.remote_result", "nccl.result_text", "torch.communicator_aborted", "torch.taken_down", "torch.store_lost",
@@ -17,6 +22,7 @@ EFFECTS = frozenset({
 })  # fmt: skip
 """Events that follow from somebody else's failure, never the first cause."""
 
+_Process = tuple[str | None, int | None]
 _PERSONAL = re.compile(
     r"^(NCCL_SOCKET_IFNAME|NCCL_TOPO_FILE|NCCL_IB_HCA|NCCL_HOSTID|NCCL_DEBUG.*|NCCL_TOPO_DUMP.*|NCCL_GRAPH_.*|NCCL_COMM_ID|CUDA_VISIBLE_DEVICES|.*RANK.*|SLURM_.*|NCCL_NET_PLUGIN|"
     r"NCCL_GRAPH_DUMP_FILE|LD_LIBRARY_PATH|LD_PRELOAD|OMPI_.*|.*_LOCAL.*|NCCL_CONF_FILE)$"
@@ -58,7 +64,8 @@ def networks_differ(facts: Facts) -> Iterator[Finding]:
     """Some ranks use another network plugin or transport than others; they cannot talk to each other.
 
     Fires when processes of one job name different networks. A process that tries one and settles on another counts with the last.
-    Reads: network ("Using network", src/net.cc).
+    Silent on one host, and on logs of several runs as far as their communicators tell them apart.
+    Reads: network ("Using network", src/net.cc), communicators (src/init.cc).
     """
     last: dict[tuple[str | None, int | None], Event] = {}
     for event in facts.all("nccl.network"):
@@ -86,17 +93,39 @@ def networks_differ(facts: Facts) -> Iterator[Finding]:
             lines_of([*(e for h in alone for e in plugin_hosts[h]), *(e for h in without for e in plain_hosts[h])]),
             "Install the plugin on all hosts or on none; NCCL_NET_PLUGIN=none leaves it out.", ["NCCL_DEBUG=INFO on every rank: 'Using network'"],
         )  # fmt: skip
-    by_network: dict[str, list[Event]] = defaultdict(list)
-    for event in last.values():
-        by_network[event.fields.get("network", "").split("(")[0].strip()].append(event)
-    if len(by_network) > 1 and len({e.host for e in last.values()}) > 1:
+    for job in _jobs(facts, last):
+        by_network: dict[str, list[Event]] = defaultdict(list)
+        for process in job:
+            by_network[last[process].fields.get("network", "").split("(")[0].strip()].append(last[process])
+        if len(by_network) < 2 or len({host for host, _ in job}) < 2:
+            continue
         few = min(by_network.items(), key=lambda item: len(item[1]))
         others = [e for name, events in by_network.items() if name != few[0] for e in events]
         yield Finding(
-            "net-plugin-mismatch", 0.85, "fatal", f"{len(few[1])} of {len(last)} processes use network {few[0]}, the others {', '.join(sorted(set(by_network) - {few[0]}))}",
+            "net-plugin-mismatch", 0.85, "fatal", f"{len(few[1])} of {len(job)} processes use network {few[0]}, the others {', '.join(sorted(set(by_network) - {few[0]}))}",
             lines_of([*few[1][:6], *others[:4]]), "Make plugin, libraries and devices the same on every host; NCCL_NET=NAME makes the odd rank fail early.",
             ["NCCL_DEBUG=INFO on every rank: 'Using network'"],
         )  # fmt: skip
+        return
+
+
+def _jobs(facts: Facts, processes: Iterable[_Process]) -> list[list[_Process]]:
+    """Processes (host, pid) by the job they belong to, as the communicators they share tell. One job if one of them names none."""
+    members: dict[str, list[_Process]] = defaultdict(list)
+    for event in facts.all("nccl.comm"):
+        if event.fields.get("comm_id"):
+            members[event.fields["comm_id"]].append((event.host, event.pid))
+    job_of: dict[_Process, int] = {}
+    jobs: dict[int, set[_Process]] = {}
+    for number, together in enumerate(members.values()):
+        jobs[number] = set(together)
+        for older in {job_of[process] for process in jobs[number] if process in job_of}:
+            jobs[number] |= jobs.pop(older)
+        job_of |= dict.fromkeys(jobs[number], number)
+    found: dict[int | None, list[_Process]] = defaultdict(list)
+    for process in processes:
+        found[job_of.get(process)].append(process)
+    return [[process for job in found.values() for process in job]] if None in found else list(found.values())
 
 
 def settings_differ(facts: Facts) -> Iterator[Finding]:
@@ -137,6 +166,7 @@ def collectives_differ(facts: Facts) -> Iterator[Finding]:
 
     Fires on PyTorch's fingerprint check (TORCH_DISTRIBUTED_DEBUG=DETAIL) and on truncated messages of NCCL. If only the sequence numbers
     differ, for a barrier, the checker itself is the likelier culprit. A traceback of one of the two ranks says why it left.
+    Silent on lengths that no collective has: those come from a stranger at the bootstrap socket.
     """
     for event in facts.all("torch.fingerprint_mismatch")[:4]:
         first, second = event.fields.get("first_print", ""), event.fields.get("second_print", "")
@@ -234,6 +264,7 @@ def rank_behind(facts: Facts) -> Iterator[Finding]:
 
     Fires when the operations launched (ncclras), the work enqueued (PyTorch watchdog) or the missing ranks of a Flight Recorder report show
     one rank behind, and on a monitored barrier that a rank did not pass. The rank that is behind is the suspect.
+    Silent when all counts are equal.
     """
     launched = [(e.number("operation"), e) for e in facts.all("ras.rank_at", "ras.ranks_at")]
     missing = facts.all("torch.missing_ranks")
@@ -272,6 +303,7 @@ def timeout_without_witness(facts: Facts) -> Iterator[Finding]:
 
     Fires on PyTorch's watchdog. If RAS says that all ranks launched the same operations, or every rank has work enqueued beyond the one
     that is stuck, the data path is; with operations that differ at one sequence number it is a mismatch; alone it is open.
+    Silent when a report names the rank that is missing.
     """
     timeouts = facts.all("torch.watchdog_timeout")
     if (
@@ -324,12 +356,12 @@ def timeout_without_witness(facts: Facts) -> Iterator[Finding]:
 def process_died(facts: Facts) -> Iterator[Finding]:
     """A process of the job ended; closed connections and remote errors on the others follow from it.
 
-    Fires on a process killed, crashed or out of memory (kernel, launcher), and weakly on closed connections alone. Silent about the
-    service thread's "Connection closed by localRank", which a normal end prints too.
+    Fires on a process killed, crashed or out of memory (kernel, launcher), and weakly on closed connections or an exit code alone. Silent
+    about the service thread's "Connection closed by localRank", which a normal end prints too, and about a store that IPv6 does not reach.
     """
-    died = facts.all(
-        "kernel.killed", "kernel.segfault", "launcher.signal", "launcher.oom", "torch.child_signal", "torch.rank_exited"
-    )
+    died = facts.all(*DEATHS)
+    by_itself = [e for e in died if "exit code" in e.text.lower()]
+    died = [e for e in died if e not in by_itself]
     died += [e for e in facts.all("torch.child_failed") if (e.number("code") or 0) < 0]
     effects = facts.all(
         "nccl.peer_closed",
@@ -339,6 +371,9 @@ def process_died(facts: Facts) -> Iterator[Finding]:
         "torch.communicator_aborted",
         "mpi.peer_lost",
     )
+    effects = [
+        e for e in effects if "errno: 97" not in e.text
+    ] + by_itself  # IPv6 was tried first: healthy jobs warn so
     completions = [e for e in facts.all("nccl.ib_completion") if e.number("status") == 5]
     if died:
         yield Finding(

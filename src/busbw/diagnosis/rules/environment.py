@@ -196,7 +196,7 @@ def channels_without_effect(facts: Facts) -> Iterator[Finding]:
     """A number of channels or threads that NCCL ignores, limits, or that starves it.
 
     Fires on NCCL's own words about the limit (src/graph/connect.cc, tuning.cc) and on NCCL_MAX_NCHANNELS of 1 or 2. Settings that
-    contradict each other (minimum above maximum) count too.
+    contradict each other (minimum above maximum) count too. Silent when NCCL chose the number itself.
     """
     said = facts.all("nccl.setting_ignored", "nccl.setting_out_of_range")
     names = (
@@ -238,7 +238,7 @@ def gpudirect_one_way(facts: Facts) -> Iterator[Finding]:
 
     Fires when send connections of a process lack GDRDMA and its receive connections have it (NCCL_NET_GDR_READ is off by default before
     Ampere without NVLink, src/graph/paths.cc), when a level setting keeps GPUDirect off, and when a trial with NCCL_NET_GDR_READ or
-    NCCL_NET_GDR_LEVEL is faster than without.
+    NCCL_NET_GDR_LEVEL is faster than without. Silent when neither direction has it and no setting says why.
     """
     level = [
         s
@@ -293,7 +293,7 @@ def ucx_switched_off(facts: Facts) -> Iterator[Finding]:
     """A UCX variable turns off a cache, a transport or a protocol that GPU transfers need.
 
     Fires on the settings of the table above in force, and on UCX_TLS without any transport for GPU memory in a job that moves it.
-    Severity is major only when a measurement is there to be slow.
+    Severity is major only when a measurement is there to be slow. Silent on UCX_TLS for host memory, and on values that are the default.
     """
     measured = bool(facts.curves)
     for name, values, confidence, effect, remedy in _UCX_HARMFUL:
@@ -351,7 +351,8 @@ _WAYS_OUT = {
 def experiment(facts: Facts) -> Iterator[Finding]:
     """Somebody measured with and without a variable: the variable that changes the result tells the cause.
 
-    Fires when the best figure with a variable set differs by more than 20 % from the best figure without it, under the same version.
+    Fires when the figure with a variable set is at least 20 % above the best figure without it, under the same version.
+    Silent on smaller differences, and without a figure to compare with.
     """
     figures = facts.all("note.figure")
     plain = [e for e in figures if "=" not in e.fields.get("condition", "")]

@@ -18,7 +18,7 @@ def memory_error(facts: Facts) -> Iterator[Finding]:
     """An uncorrectable error of GPU memory.
 
     Fires on the CUDA error, on Xid 48, 64, 94, 95 and 140, and on a failed row remapping. Xid 63 (remapping event) alone is a repair.
-    Xid 45 beside them is the process being ended.
+    Xid 45 beside them is the process being ended. Silent on Xids of other matters.
     """
     errors = [e for text, e in facts.cuda_errors() if "uncorrectable ecc" in text]
     errors += [e for e in facts.all("cuda.ecc_uncorrectable", "gpu.ecc_pending") if e not in errors]
@@ -35,6 +35,7 @@ def off_the_bus(facts: Facts) -> Iterator[Finding]:
     """The GPU no longer answers over PCIe.
 
     Fires on Xid 79, on "fallen off the bus" without any Xid (newer drivers at probe), and on NVML losing a GPU.
+    Silent on a GPU that is only named while it comes up, and on a single failed probe.
     """
     xids = [e for e in facts.all("kernel.xid") if e.number("xid") in OFF_BUS_XIDS or "fallen off the bus" in e.text]
     lost = facts.all("kernel.gpu_lost", "cuda.device_lost", "kernel.gpu_probe_failed", "kernel.gpu_init_failed")
@@ -49,6 +50,7 @@ def throttled(facts: Facts) -> Iterator[Finding]:
     """Clocks are held down by heat or power.
 
     Fires on active slowdown reasons of nvidia-smi -q and on the driver's thermal messages. The software power cap alone is normal at full load.
+    Silent on reasons that are not active.
     """
     hard = [e for e in facts.all("gpu.throttle_reason") if "Power" not in e.fields.get("reason", "")]
     hard += facts.all("kernel.gpu_throttled")
@@ -68,6 +70,7 @@ def out_of_memory(facts: Facts) -> Iterator[Finding]:
     """GPU memory ran out in NCCL or beside it.
 
     Fires on NCCL's failed allocations, CUDA error 2 and PyTorch's own message. Host memory (/dev/shm, locked memory) is another matter.
+    Silent on processes that the kernel killed.
     """
     allocations = facts.all("nccl.cuda_alloc_failed")
     errors = [e for text, e in facts.cuda_errors() if "out of memory" in text]
@@ -84,7 +87,7 @@ def out_of_memory(facts: Facts) -> Iterator[Finding]:
 def stream_capture(facts: Facts) -> Iterator[Finding]:
     """A call that is illegal while a CUDA graph is captured.
 
-    Fires on the capture errors (CUDA 900 to 906, HIP's words for them).
+    Fires on the capture errors (CUDA 900 to 906, HIP's words for them). Silent on captures that went well.
     """
     events = [e for text, e in facts.cuda_errors() if "captur" in text]
     events += facts.all("nccl.capture_refused")

@@ -40,6 +40,26 @@ def one_host_stages(facts: Facts) -> Iterator[Finding]:
     )  # fmt: skip
 
 
+def one_end_stages(facts: Facts) -> Iterator[Finding]:
+    """One end of a network connection uses GPUDirect and the other does not.
+
+    Fires when the send and the receive line of the same two ranks differ in GDRDMA and no host names tell more: the two ends are on
+    different hosts. Silent when both ends agree.
+    """
+    ends: dict[tuple[int | None, int | None], dict[str, LinkGroup]] = {}
+    for link in _rdma(facts):
+        if link.direction is not None and link.src_rank is not None:
+            ends.setdefault((link.src_rank, link.dst_rank), {})[link.direction] = link
+    odd = [
+        pair for pair in ends.values() if len(pair) == 2 and pair["send"].gpudirect and not pair["receive"].gpudirect
+    ]
+    if odd and len({link.host for link in _rdma(facts)}) < 2:
+        yield Finding(
+            "gdr-peermem-missing", 0.75, "major", "the sending end uses GPUDirect RDMA and the receiving end does not", lines_of(link for pair in odd for link in pair.values()),
+            _REMEDY, _TELL,
+        )  # fmt: skip
+
+
 def nobody_uses_gpudirect(facts: Facts) -> Iterator[Finding]:
     """No RDMA connection of the job uses GPUDirect.
 
@@ -49,7 +69,7 @@ def nobody_uses_gpudirect(facts: Facts) -> Iterator[Finding]:
     links = [link for link in _rdma(facts) if link.network not in ("Libfabric", "AWS")]
     missing = facts.all("nccl.gdr_module_missing", "system.peer_memory_absent")
     missing += [e for e in facts.all("nccl.gdr_off_hca") if not facts.all("nccl.gdr_on")]
-    if missing:
+    if missing and not any(link.gpudirect for link in links):
         yield Finding(
             "gdr-peermem-missing",
             0.8,
@@ -81,7 +101,7 @@ def registration_refused(facts: Facts) -> Iterator[Finding]:
     """The NIC cannot register GPU memory.
 
     Fires when ibv_reg_mr fails with "Bad address" or "Invalid argument": the kernel knows no peer-memory client for that address.
-    "Cannot allocate memory" is another matter (locked memory).
+    "Cannot allocate memory" is another matter (locked memory). Silent on other calls.
     """
     events = [
         e for e in facts.all("nccl.ib_call_failed", "ucx.reg_failed")
@@ -97,7 +117,7 @@ def device_memory_flat(facts: Facts) -> Iterator[Finding]:
     """Transfers between device memories of two hosts settle far below any NIC: the data goes through bounce buffers.
 
     Fires on an OSU or UCX bandwidth curve of device memory that stays below 1 GB/s from 1 KiB on, with RDMA transports allowed.
-    Not for curves that still climb.
+    Silent on curves that still climb, and where TCP alone was asked for.
     """
     tls = [
         s
@@ -128,4 +148,4 @@ def device_memory_flat(facts: Facts) -> Iterator[Finding]:
             )  # fmt: skip
 
 
-RULES = (one_host_stages, nobody_uses_gpudirect, registration_refused, device_memory_flat)
+RULES = (one_host_stages, one_end_stages, nobody_uses_gpudirect, registration_refused, device_memory_flat)

@@ -14,7 +14,7 @@ def doorbells_unmapped(facts: Facts) -> Iterator[Finding]:
     """The driver does not let the GPU map the NIC's doorbells.
 
     Fires when cudaHostRegister of I/O memory is refused or NICs are skipped because their UAR cannot be mapped (NVSHMEM ibgda.cpp).
-    An illegal memory access afterwards is a consequence.
+    An illegal memory access afterwards is a consequence. Silent on other failures of cudaHostRegister.
     """
     events = facts.all(
         "nvshmem.uar_unmapped", "nvshmem.register_refused", "nvshmem.gpu_map_failed", "nvshmem.buffer_refused"
@@ -32,6 +32,7 @@ def device_refused(facts: Facts) -> Iterator[Finding]:
     """The process may not create the device objects that IBGDA needs.
 
     Fires when a DEVX object or UAR cannot be allocated. Containers without the capability or device node do that; a NIC out of UARs can too.
+    Silent on other NULL values of NVSHMEM's checks.
     """
     events = facts.all("nvshmem.uar_denied", "nvshmem.devx_denied")
     if events:
@@ -50,6 +51,7 @@ def unsupported_nic(facts: Facts) -> Iterator[Finding]:
     """No NIC of the host can do GPU-initiated RDMA.
 
     Fires when NVSHMEM says that IBGDA does not support the device, or finds no device for it (it needs mlx5, ConnectX-6 and later).
+    Silent when a supported NIC failed for another reason.
     """
     events = facts.all("nvshmem.nic_unsupported", "nvshmem.no_device")
     if events and not facts.all("nvshmem.uar_unmapped", "nvshmem.uar_denied"):

@@ -32,6 +32,7 @@ def no_interface(facts: Facts) -> Iterator[Finding]:
 
     Fires on "no socket interface found" (src/bootstrap.cc) and on a socket that cannot be created for lack of an address family
     (2.3 to 2.6 without interface). With NCCL_SOCKET_IFNAME set, the name matching nothing is the likelier cause.
+    Silent when an interface was found, be it a wrong one.
     """
     refused = [e for e in facts.all("nccl.socket_create_failed") if "family" in e.fields.get("error", "").lower()]
     events = facts.all("nccl.no_interface") + refused

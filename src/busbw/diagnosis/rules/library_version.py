@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.resources import files
@@ -75,16 +76,22 @@ def known_bug(facts: Facts) -> Iterator[Finding]:
         )  # fmt: skip
 
 
+_COMMUNICATION_LIBRARY = re.compile(
+    r"nccl|libfabric|\bfi_|\bofi|efa|uc[xmpst]|ibv_|ibverbs|mlx5|rdma|mscclpp|nvshmem|nixl|sharp|hcoll|open-?mpi|libmpi|opal_|gdrapi",
+    re.IGNORECASE,
+)
+
+
 def plugin_against_older_library(facts: Facts) -> Iterator[Finding]:
     """A plugin was built for another version of a library beneath it.
 
     Fires on an option that libfabric refuses (aws-ofi-nccl), an undefined symbol or a missing symbol version when a plugin is loaded.
-    Silent when a plugin is simply absent ("cannot open shared object file").
+    Silent when a plugin is simply absent ("cannot open shared object file"), and on symbols of libraries that communicate nothing.
     """
     refused = facts.all("ofi.option_refused")
     symbols = [
         e for e in facts.all("system.undefined_symbol", "system.library_symbol_version")
-        if not e.fields.get("symbol", "").strip("\"'").startswith(("nccl", "pnccl"))
+        if not e.fields.get("symbol", "").strip("\"'").startswith(("nccl", "pnccl")) and _COMMUNICATION_LIBRARY.search(e.text)
     ]  # fmt: skip
     loads = [
         e for e in facts.all("nccl.net_plugin_absent", "nccl.net_plugin_load_failed")
@@ -103,6 +110,7 @@ def several_nccl(facts: Facts) -> Iterator[Finding]:
     """The NCCL that runs is not the one that is installed.
 
     Fires when a package's version differs from what the program reports, or several libnccl.so of different versions lie about.
+    Silent when installed and in use are one version, and on other packages.
     """
     packages = list(facts.all("system.package_version", "system.package_listed"))
     if facts.all("system.package_version") and not facts.all("system.package_name"):
@@ -148,7 +156,8 @@ def several_nccl(facts: Facts) -> Iterator[Finding]:
 def ucx_lacks_cuda(facts: Facts) -> Iterator[Finding]:
     """UCX says that it was built without CUDA or RDMA.
 
-    Fires on the messages themselves and on `ucx_info -v` whose configure line names no cuda or verbs while a CUDA transfer is asked for.
+    Fires on the messages themselves and on a configure line (`ucx_info -v`) with --without-cuda.
+    Silent on a UCX configured with CUDA.
     """
     events = facts.all("ucx.no_cuda", "nixl.no_rdma")
     bare = [e for e in facts.all("ucx.configured") if "--with-cuda" not in e.text and "--without-cuda" in e.text]

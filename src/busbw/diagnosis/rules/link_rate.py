@@ -5,27 +5,40 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from busbw.diagnosis.facts import Facts, lines_of
+from busbw.diagnosis.facts import Event, Facts, lines_of
 from busbw.diagnosis.findings import Finding
 
 __all__ = ["RULES"]
+
+
+def _rates_of_active_ports(facts: Facts) -> list[tuple[float, Event]]:
+    """Rates of ports that are active, of the link layer that most of them have: a management NIC is no sibling."""
+    ports: list[dict[str, Event]] = []
+    for event in facts.all("rdma.device", "rdma.port_state", "rdma.rate", "rdma.link_layer"):
+        if event.name == "rdma.device" or not ports or event.name in ports[-1]:
+            ports.append({})
+        ports[-1][event.name] = event
+    active = [
+        p
+        for p in ports
+        if "rdma.rate" in p and ("rdma.port_state" not in p or "active" in p["rdma.port_state"].text.lower())
+    ]
+    layers = [p["rdma.link_layer"].fields["layer"] if "rdma.link_layer" in p else "" for p in active]
+    usual = Counter(layers).most_common(1)[0][0] if layers else ""
+    return [
+        (float(p["rdma.rate"].fields["rate"]), p["rdma.rate"])
+        for p, layer in zip(active, layers, strict=True)
+        if layer == usual
+    ]
 
 
 def port_below_siblings(facts: Facts) -> Iterator[Finding]:
     """A port runs at a lower rate than the other ports of the job.
 
     Fires when most ports have one rate and some an RDMA rate below it (ibstat, ibstatus). A host may have a slower storage or
-    management NIC, so one port below is less sure than one of a kind.
+    management NIC, so one port below is less sure than one of a kind. Silent on ports that are down: they show their lowest rate.
     """
-    rates = []
-    active = True
-    for event in facts.all("rdma.device", "rdma.port_state", "rdma.rate"):
-        if event.name == "rdma.device":
-            active = True
-        elif event.name == "rdma.port_state":
-            active = "active" in event.text.lower()
-        elif active and event.fields.get("rate"):
-            rates.append((float(event.fields["rate"]), event))
+    rates = _rates_of_active_ports(facts)
     if len(rates) < 2:
         return
     usual, number = Counter(rate for rate, _ in rates).most_common(1)[0]

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 from busbw.diagnosis.facts import Event, Facts, lines_of
 from busbw.diagnosis.findings import Finding
-from busbw.diagnosis.rules.shared import active, is_multi_node
+from busbw.diagnosis.rules.shared import active, is_multi_node, node_count
+from busbw.hardware import find_accelerator
 
 __all__ = ["RULES"]
 
@@ -29,7 +30,9 @@ def plugin_failed(facts: Facts) -> Iterator[Finding]:
     device may be missing in the container.
     """
     no_provider = facts.all("ofi.no_provider")
-    broken = facts.all("ofi.init_failed") + [e for e in facts.unknown_warnings if "NET/OFI" in e.text]
+    broken = list(facts.all("ofi.init_failed"))
+    if not facts.all("ofi.provider"):
+        broken += [e for e in facts.unknown_warnings if "NET/OFI" in e.text]
     if not no_provider and not broken:
         return
     lines = lines_of(
@@ -64,13 +67,14 @@ def socket_fallback(facts: Facts) -> Iterator[Finding]:
     """NCCL talks over TCP sockets between hosts although RDMA was to be expected.
 
     Fires when the network is Socket and something shows why or that it should not be: NCCL_IB_DISABLE or NCCL_NET=Socket, an RDMA plugin
-    that was loaded, libibverbs missing or no device found on a job of several hosts. Silent on one host (sockets only start the job there)
+    that was loaded, libibverbs missing or no device found on a job of several hosts. Minor where nothing speaks of RDMA hardware: plain Ethernet
+    is as it should be. Silent on one host (sockets only start the job there)
     and on jobs of which nothing says that they span hosts.
     Reads: network ("Using network", src/net.cc; "NET/Socket : Using", src/transport/net_socket.cc), links, settings.
     """
     sockets = _sockets(facts)
     linked = [link for link in facts.links if link.network == "Socket"]
-    if (not sockets and not linked) or not _only_sockets(facts):
+    if (not sockets and not linked) or not _only_sockets(facts) or (node_count(facts) == 1 and not linked):
         return
     multi = is_multi_node(facts) or bool(linked)
     disabled = [s for s in active(facts, "NCCL_IB_DISABLE") if s.value not in ("0", "")]
@@ -83,6 +87,7 @@ def socket_fallback(facts: Facts) -> Iterator[Finding]:
     no_device = facts.all("nccl.ib_no_device")
     no_library = facts.all("nccl.ib_no_library")
     refused = facts.all("nccl.ib_device_refused")
+    expected = _rdma_was_expected(facts)
     if refused:
         confidence, reason = 0.8, f"device {refused[0].fields.get('device', '?')} cannot be opened"
         remedy = "Pass /dev/infiniband/uverbs* into the container and raise memlock; check the rdma-core of the image against the host's driver."
@@ -96,10 +101,13 @@ def socket_fallback(facts: Facts) -> Iterator[Finding]:
         confidence, reason = 0.7, "an RDMA plugin was loaded but sockets are used"
         remedy = "See why the plugin found no device: ibv_devices inside the container, /dev/infiniband, port state."
     elif multi and no_library:
-        confidence, reason = 0.6, "libibverbs is not in the image, so no InfiniBand or RoCE device can be used"
+        confidence, reason = (
+            (0.6 if expected else 0.5),
+            "libibverbs is not in the image, so no InfiniBand or RoCE device can be used",
+        )
         remedy = "Install rdma-core (libibverbs1, ibverbs-providers) in the image and pass /dev/infiniband into the container."
     elif multi and no_device:
-        confidence, reason = 0.55, "no RDMA device is visible to the process"
+        confidence, reason = (0.6 if expected else 0.45), "no RDMA device is visible to the process"
         remedy = (
             "Pass /dev/infiniband into the container, check NCCL_IB_HCA against ibv_devices and that a port is active."
         )
@@ -115,10 +123,26 @@ def socket_fallback(facts: Facts) -> Iterator[Finding]:
     else:
         return
     yield Finding(
-        "socket-fallback", confidence, "major", f"TCP sockets between hosts: {reason}",
+        "socket-fallback", confidence, "major" if refused or disabled or plugin or expected else "minor", f"TCP sockets between hosts: {reason}",
         lines_of([*refused, *facts.all("nccl.ib_call_failed"), *disabled, *plugin, *no_device, *no_library, *sockets, *linked]), remedy,
         ["ibv_devinfo inside the container", "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET and read the NET/IB lines"],
     )  # fmt: skip
+
+
+def _rdma_was_expected(facts: Facts) -> bool:
+    """Whether anything speaks of RDMA hardware: settings for it, its devices, a cloud plugin, GPUs that come with NICs of their own."""
+    settings = [
+        s
+        for s in facts.settings
+        if s.origin != "note" and s.name.startswith(("NCCL_IB_", "UCX_IB_", "OFI_NCCL_", "FI_"))
+    ]
+    devices = facts.all(
+        "rdma.device", "rdma.rate", "rdma.link", "ofi.platform", "ofi.provider", "kernel.nic_link", "nccl.ib_devices"
+    )
+    switched = any(
+        (gpu := find_accelerator(name)) is not None and (gpu.nvlinks.value or 0) >= 12 for _, name, _ in facts.devices
+    )
+    return bool(settings or devices or switched)
 
 
 def ucx_over_tcp(facts: Facts) -> Iterator[Finding]:
@@ -131,7 +155,7 @@ def ucx_over_tcp(facts: Facts) -> Iterator[Finding]:
     tcp_first = [
         e for e in facts.all("ucx.lanes") if re.search(r"(?:^|\s)(?:am|tag)\((?:\d+:)?tcp/", e.fields.get("lanes", ""))
     ]
-    if not lanes and not tcp_first:
+    if (not lanes and not tcp_first) or facts.all("ucx.lane"):
         return
     limits = facts.all("ucx.pcie")
     lanes = lanes + tcp_first
@@ -147,6 +171,7 @@ def ucx_has_no_transport(facts: Facts) -> Iterator[Finding]:
     """UCX names a transport that it does not have, or finds none at all.
 
     Fires on "transport ... is not available" and "no ... transport to ...". The build may lack it, or the device.
+    Silent when everything named was found.
     """
     missing = facts.all("ucx.transport_missing", "ucx.no_transport")
     if missing:
@@ -169,7 +194,7 @@ def slow_transfer_set_up(facts: Facts) -> Iterator[Finding]:
     """Setting a transfer up takes as long as connecting over TCP and copying would, while every other stage is fast.
 
     Fires when the `init` stage of NIXL's transfer takes over 50 ms and over 20 times the other stages. RDMA set-up takes under a millisecond
-    (measured: ai-dynamo issue behind the report, 0.16 ms).
+    (measured: ai-dynamo issue behind the report, 0.16 ms). Silent when all stages are slow alike.
     """
     stages = [(e, float(e.fields["ms"])) for e in facts.all("nixl.transfer_stage") if e.fields.get("ms")]
     slow = [e for e, ms in stages if e.fields.get("stage", "").startswith("init") and ms > 50]

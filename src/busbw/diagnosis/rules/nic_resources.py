@@ -14,7 +14,8 @@ _ENOUGH_KBYTES = 16 * 2**20 // 2**10
 
 
 def _low_limits(facts: Facts) -> list[Event]:
-    low = [e for e in facts.all("system.memlock_low", "ucx.memlock") if (e.number("kbytes") or 0) < _ENOUGH_KBYTES]
+    low = [e for e in facts.all("system.memlock_low") if (e.number("kbytes") or 0) < _ENOUGH_KBYTES]
+    low += facts.all("ucx.memlock")  # printed only after a registration failed against this limit
     return low + [e for e in facts.all("system.memlock_bytes") if (e.number("soft") or 0) < _ENOUGH_KBYTES * 1024]
 
 

@@ -13,6 +13,10 @@ from busbw.hardware.formats import TopologyMatrix
 
 __all__ = ["RULES"]
 
+_LACKS = re.compile(
+    r"no such|not found|not exist|missing|cannot|could not|unable|fail|denied|refused|check", re.IGNORECASE
+)
+"""Words beside the path of the IMEX channel that say it is not there; a listing of the folder has none of them."""
 _NVLINK_XIDS = {74, 137, 144, 145, 146, 147, 148, 149, 150}
 """NVLink errors (NVIDIA, "XID Errors", GPU deployment documentation)."""
 
@@ -25,11 +29,12 @@ def links_down(facts: Facts) -> Iterator[Finding]:
     """
     down = facts.all("nvlink.link_down") if not _same_on_every_gpu(facts) else []
     xids = [e for e in facts.all("kernel.xid") if _nvlink_xid(e) and "nonfatal" not in e.text.lower()]
+    xids += facts.all("cuda.nvlink_error")
     if down or xids:
         up = facts.all("nvlink.link_up")
         sure = bool(up) or bool(xids)
         yield Finding(
-            "nvlink-down", 0.88 if sure else 0.6, "major", f"{len(down)} NVLinks are inactive" if down else f"{len(xids)} NVLink errors (Xid)",
+            "nvlink-down", 0.88 if sure else 0.6, "major", f"{len(down)} NVLinks are inactive" if down else f"{len(xids)} NVLink errors",
             lines_of([*facts.all("nvlink.gpu"), *down, *xids]),
             "Drain the node, reset the GPUs (nvidia-smi -r) or reboot; if it stays, replace the board, bridge or tray.",
             ["nvidia-smi nvlink -s; nvidia-smi nvlink -e", "dcgmi diag -r 2"],
@@ -82,13 +87,14 @@ def peer_access_off(facts: Facts) -> Iterator[Finding]:
     """NVLink is there but peer access over it is not.
 
     Fires on NCCL's refusal (src/graph/paths.cc). With NCCL_P2P_DISABLE or LEVEL set, that is the likelier cause.
+    "Connected" without NVLink is peer access over PCIe that is not there. Silent when connections show P2P and nothing was refused.
     """
     events = facts.all("nccl.p2p_disabled_nvlink", "nccl.p2p_disabled")
     if events:
         forced = active(facts, "NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL")
         nvlink = bool(facts.all("nccl.p2p_disabled_nvlink"))
         yield Finding(
-            "nvlink-p2p-disabled", (0.35 if forced else 0.85) if nvlink else 0.5, "fatal", "GPUs are connected by NVLink but may not access each other", lines_of([*events, *forced]),
+            "nvlink-p2p-disabled" if nvlink else "p2p-unsupported-misdetected", (0.35 if forced else 0.85) if nvlink else 0.5, "fatal" if nvlink else "major", f"GPUs are connected{' by NVLink' if nvlink else ''} but may not access each other", lines_of([*events, *forced]),
             "Check nvidia-smi topo -p2p r and nvlink -s, the IOMMU and the virtual machine's passthrough; reset the GPUs. NCCL_IGNORE_DISABLED_P2P=1 gets a slow job through.",
             ["nvidia-smi topo -p2p r", "nvidia-smi nvlink -s"],
         )  # fmt: skip
@@ -98,6 +104,7 @@ def system_not_ready(facts: Facts) -> Iterator[Finding]:
     """CUDA says that the system is not initialised: Fabric Manager has not done its work.
 
     Fires on error 802 (cudaErrorSystemNotReady) and on words of the service itself. On NVSwitch systems no CUDA program runs before.
+    Silent about the service on a machine without NVSwitch (NV_WARN_NOTHING_TO_DO).
     """
     events = [e for text, e in facts.cuda_errors() if "system not yet initialized" in text]
     events += [e for e in facts.all("cuda.not_initialised") if e not in events]
@@ -177,7 +184,7 @@ def registration(facts: Facts) -> Iterator[Finding]:
     """A user buffer could not be registered with NVLS or the network; NCCL goes on without.
 
     Fires on the registration messages of src/transport/nvls.cc and src/register. Minor: only the speed-up is lost. cudaMalloc memory cannot
-    be bound to a multicast object; memory of ncclMemAlloc can.
+    be bound to a multicast object; memory of ncclMemAlloc can. Silent when NVLS could not be set up in the first place.
     """
     _, registering = _multicast_errors(facts)
     other = facts.all("nccl.register_failed")
@@ -198,7 +205,7 @@ def imex(facts: Facts) -> Iterator[Finding]:
     """Memory that is shared between hosts over NVLink needs an IMEX channel and domain.
 
     Fires on cuMemCreate or import of fabric handles refused with "operation not permitted", on NCCL's MNNVL message, and on a missing channel
-    device. Without such handles in play "operation not permitted" has other causes.
+    device. Without such handles in play "operation not permitted" has other causes. Silent on permissions of other devices, and on a listing that shows the channel.
     """
     refused = [
         e
@@ -210,7 +217,8 @@ def imex(facts: Facts) -> Iterator[Finding]:
         for text, e in facts.cuda_errors()
         if "operation not permitted" in text and e.file in ("mnnvl.cc", "p2p.cc", "nvls.cc", "allocator.cc", "init.cc")
     ]
-    said = facts.all("nccl.mnnvl_broken", "imex.channel_missing", "imex.not_running")
+    said = facts.all("nccl.mnnvl_broken", "imex.not_running")
+    said += [e for e in facts.all("imex.channel_missing") if _LACKS.search(e.text)]
     if refused or said:
         yield Finding(
             "imex-not-configured", 0.8 if said or refused else 0.5, "fatal", "memory handles of the NVLink fabric are refused: no IMEX channel or domain", lines_of([*refused, *said]),

@@ -56,6 +56,12 @@ def _port_events(facts: Facts) -> list[Event]:
     return sorted(down, key=lambda e: e.at)
 
 
+def _while_booting(event: Event) -> bool:
+    """Whether a line of the kernel log is of the first five minutes (a guess), in which drivers bring links up."""
+    uptime = re.match(r"\[\s*(\d{1,9})\.\d+\]", event.text)
+    return uptime is not None and int(uptime[1]) < 300
+
+
 def _port(event: Event) -> str:
     """The port an event is about, as its line names it."""
     return event.fields.get("interface") or event.fields.get("device") or event.fields.get("bus_id", "")
@@ -98,7 +104,8 @@ def flapping_link(facts: Facts) -> Iterator[Finding]:
     """A port goes down, and perhaps up again, under the job.
 
     Fires on NCCL's asynchronous events (port error, port active), and on the kernel's link down lines of an RDMA NIC, with or without
-    a transfer that fails afterwards. Silent on a link that only comes up once: that is a boot.
+    a transfer that fails afterwards. Silent on a link that only comes up once, and on what happens in the first five minutes of a kernel
+    log: that is a boot.
     """
     events = _port_events(facts)
     states: dict[str, list[Event]] = {}
@@ -114,6 +121,7 @@ def flapping_link(facts: Facts) -> Iterator[Finding]:
         return
     down = [e for e in events if any(w in e.text.lower() for w in ("error", "down", "fatal", "unplugged", "failed"))]
     down = [e for e in down if "work queue error" not in e.text.lower() and "access" not in e.text.lower()]
+    down = [e for e in down if not _while_booting(e)]
     if not down:
         return
     first_down: dict[tuple[str, str], Event] = {}
@@ -139,10 +147,11 @@ def unanswered_packets(facts: Facts) -> Iterator[Finding]:
 
     Fires on completion status 12 (RETRY_EXC) and on ibv_modify_qp failing. The message alone has several causes: GID, MTU, lossy fabric,
     flapping link, a peer that died; what else was read shifts the weights, and the commands tell them apart. Status 5 (flushed) follows
-    another error and is never the cause.
+    another error and is never the cause. Silent on other calls and other statuses.
     """
     completions = [e for e in facts.all("nccl.ib_completion") if e.number("status") == RETRY_EXCEEDED]
     modify = [e for e in facts.all("nccl.ib_call_failed") if "modify_qp" in e.fields.get("call", "")]
+    modify += facts.all("verbs.modify_failed")
     retries = facts.all("ucx.retry_exceeded")
     if not completions and not modify and not retries:
         return
@@ -217,7 +226,7 @@ def memory_refused(facts: Facts) -> Iterator[Finding]:
     """The NIC was refused memory it should read or write: protection or access errors on a queue pair.
 
     Fires on completion status 4 (LOC_PROT), 8 (LOC_ACCESS), 10 (REM_ACCESS) and on "local access violation" events. With GPUDirect that is
-    peer-to-peer traffic that ACS or the IOMMU sends elsewhere; a peer that freed its buffer does the same.
+    peer-to-peer traffic that ACS or the IOMMU sends elsewhere; a peer that freed its buffer does the same. Silent on other statuses.
     """
     events = [e for e in facts.all("nccl.ib_completion") if e.number("status") in (4, 8, 10)]
     events += [e for e in facts.all("nccl.ib_async") if "access" in e.text.lower()]
@@ -242,7 +251,7 @@ def memory_refused(facts: Facts) -> Iterator[Finding]:
 def receiver_not_ready(facts: Facts) -> Iterator[Finding]:
     """The peer had no receive posted in time (status 13): its process is stuck or gone.
 
-    Fires on completion status 13 (RNR_RETRY_EXC).
+    Fires on completion status 13 (RNR_RETRY_EXC). Silent on other statuses.
     """
     events = [e for e in facts.all("nccl.ib_completion") if e.number("status") == RNR_RETRY_EXCEEDED]
     if events:
@@ -252,11 +261,15 @@ def receiver_not_ready(facts: Facts) -> Iterator[Finding]:
         )  # fmt: skip
 
 
+_FEW_LOSSES = 100
+"""Losses since the boot that say nothing about a job (a guess)."""
+
+
 def lossy_fabric(facts: Facts) -> Iterator[Finding]:
     """NIC counters show lost RoCE packets without a working loss control.
 
     Fires when acknowledge time-outs or sequence errors are counted; stronger when no ECN marks were seen and all traffic is in priority 0
-    (no lossless class). Silent when all of these counters are 0.
+    (no lossless class). Minor when fewer than 100 were counted: these counters run since the boot. Silent when all of them are 0.
     """
     losses = _lossy_counters(facts)
     if not losses or facts.all("nccl.ib_completion"):
@@ -268,9 +281,10 @@ def lossy_fabric(facts: Facts) -> Iterator[Finding]:
     busy = [c for c in prio if c.value > 0]
     only_zero = bool(busy) and all("prio0" in c.name for c in busy)
     lossless = [c for c in prio if "prio3" in c.name and c.value == 0]
-    confidence = 0.55 + (0.15 if unmarked else 0) + (0.15 if only_zero else 0)
+    few = sum(c.value for c in losses) < _FEW_LOSSES
+    confidence = 0.3 if few else 0.55 + (0.15 if unmarked else 0) + (0.15 if only_zero else 0)
     yield Finding(
-        "roce-lossy-fabric", confidence, "major", "the NIC counts lost or unacknowledged packets" + (", all traffic in priority 0" if only_zero else ""),
+        "roce-lossy-fabric", confidence, "minor" if few else "major", "the NIC counts lost or unacknowledged packets" + (", all traffic in priority 0" if only_zero else ""),
         lines_of([*losses, *unmarked, *(busy if only_zero else []), *(lossless if only_zero else [])], most=16),
         "Put RoCE into a lossless class (DSCP on the NIC, PFC on the switch) or turn ECN and DCQCN on end to end; count again under incast.",
         ["mlnx_qos -i IFACE; cma_roce_tos -d DEV", "read hw_counters before and after a run"],
@@ -278,10 +292,10 @@ def lossy_fabric(facts: Facts) -> Iterator[Finding]:
 
 
 def rails_crossed(facts: Facts) -> Iterator[Finding]:
-    """NCCL_CROSS_NIC lets connections cross rails on a fabric that keeps them apart, or forbids it where NICs are not aligned.
+    """NCCL_CROSS_NIC lets connections cross rails on a fabric that keeps them apart.
 
-    Fires when channels use different NICs at their two ends while a transfer or connection fails. Silent without a failure: on a
-    full fat tree crossing is harmless.
+    Fires when NCCL_CROSS_NIC allows crossing (1 or 2) while a transfer or connection fails. Silent without a failure: on a full fat tree
+    crossing is harmless.
     """
     failures = facts.all("nccl.ib_completion", "nccl.ib_call_failed", "nccl.connect_failed")
     crossing = [s for s in active(facts, "NCCL_CROSS_NIC") if s.value in ("1", "2")]
@@ -296,7 +310,7 @@ def congestion_control(facts: Facts) -> Iterator[Finding]:
     """The NIC is throttled by congestion control that this fabric does not handle well.
 
     Fires when congestion notifications were handled in great number (rp_cnp_handled over 1e5 with no loss), and on messages that name
-    ECE, DCQCN or zero-touch RoCE with a failure.
+    ECE, DCQCN or zero-touch RoCE with a failure. Counters run since boot, so they alone are minor. Silent on notifications in small numbers: they are what the control is for.
     """
     handled = [c for c in facts.counters if c.name == "rp_cnp_handled" and c.value > 1e5]
     settings = [
@@ -311,7 +325,7 @@ def congestion_control(facts: Facts) -> Iterator[Finding]:
         )  # fmt: skip
     elif handled and not _lossy_counters(facts):
         yield Finding(
-            "congestion-control-setting", 0.5, "major", "the sender was told to slow down very often although nothing was lost", lines_of(handled),
+            "congestion-control-setting", 0.35, "minor", "the sender was told to slow down very often although nothing was lost", lines_of(handled),
             "Check ECN thresholds on the switch and DCQCN parameters on the NIC.", ["read rp_cnp_handled and np_cnp_sent before and after a run"],
         )  # fmt: skip
 

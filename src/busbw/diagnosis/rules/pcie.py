@@ -16,17 +16,23 @@ def access_control(facts: Facts) -> Iterator[Finding]:
     """ACS redirects peer-to-peer traffic to the root complex.
 
     Fires when a port has request redirection on (ReqRedir+, or bit 2 of ACSCtl; PCI Express Base Specification, ACS Control Register).
-    Silent when the bits are off. A port that only lists ACSCap has not turned it on.
+    Less sure in a whole lspci, where a port may lead to neither GPU nor NIC. Silent when the bits are off, and for other devices. A port that only lists ACSCap has not turned it on.
     """
     on = []
-    for event in facts.all("pci.acs"):
+    device = ""
+    for event in facts.all("pci.device", "pci.acs"):
+        if event.name == "pci.device":
+            device = event.text
+            continue
+        if re.search(r"USB|SATA|Non-Volatile|Audio|Serial|RAID", device):
+            continue
         flags = event.fields.get("flags", "")
         bits = re.match(r"0x([0-9a-f]+)", flags)
         if "ReqRedir+" in flags or (bits is not None and int(bits[1], 16) & 0b100):
             on.append(event)
     if on:
         yield Finding(
-            "pcie-acs-enabled", 0.85, "fatal", f"{len(on)} PCIe ports redirect peer-to-peer requests (ACS)", lines_of(on),
+            "pcie-acs-enabled", 0.65 if device else 0.85, "fatal", f"{len(on)} PCIe ports redirect peer-to-peer requests (ACS)", lines_of(on),
             "Turn ACS off on the bridges above GPUs and NICs: in the BIOS, or setpci -s BRIDGE ECAP_ACS+6.w=0000 after every boot; in VMs use ATS.",
             ["lspci -vvv | grep -i acsctl", "p2pBandwidthLatencyTest with and without"],
         )  # fmt: skip
@@ -102,6 +108,7 @@ def narrow_link(facts: Facts) -> Iterator[Finding]:
 
     Fires when LnkSta is below the LnkCap before it (lspci -vv), and on the kernel's "available PCIe bandwidth, limited by". A lower width
     is sure; a lower speed alone may be power saving of an idle device, so look again under load.
+    Silent on disks and other devices that carry no collective.
     """
     capability: Event | None = None
     slow: list[tuple[Event, Event, bool]] = []

@@ -25,7 +25,7 @@ def access_refused(facts: Facts) -> Iterator[Finding]:
 
     Fires on CUDA error 217 (peer access is not supported). Behind opening an IPC handle or enabling a peer it is P2P misdetected: processes
     with different device masks, containers, consumer cards. In NCCL's cuMem host allocation (src/include/alloc.h, shm.cc; 2.24 and later)
-    it is the host buffer that needs the access.
+    it is the host buffer that needs the access. Silent on other errors at the same place.
     """
     errors = [e for text, e in facts.cuda_errors() if "peer access is not supported" in text]
     errors += [e for e in facts.all("cuda.peer_unsupported", "nccl.ipc_open_failed") if e not in errors]
@@ -65,6 +65,7 @@ def cards_without_p2p(facts: Facts) -> Iterator[Finding]:
     """These GPUs have no peer access; staging through the host is what to expect.
 
     Fires on NCCL's "Could not enable P2P" or SHM connections together with consumer cards. Minor: nothing is broken.
+    Silent when these cards use P2P, and when a variable forbids it.
     """
     cards = _consumer_cards(facts)
     refused = facts.all("nccl.p2p_not_enabled")
@@ -82,6 +83,7 @@ def pairs_without_access(facts: Facts) -> Iterator[Finding]:
     """`nvidia-smi topo -p2p` or the driver says that the chipset or the GPU does not support peer access.
 
     Fires on the status words CNS (chipset not supported), GNS (GPU not supported), TNS (topology) and NS in such a matrix.
+    Silent where the driver says OK.
     """
     refs = set()
     for path, topology in facts.topologies:

@@ -15,7 +15,7 @@ def segment_refused(facts: Facts) -> Iterator[Finding]:
 
     Fires on NCCL's messages of src/misc/shmutils.cc, whatever error stands with them: an unbacked segment also shows as a CUDA
     "invalid argument" when it is registered. "Socket recv failed" of other ranks follows from it. Attaching to a segment that is not
-    there points at a peer that failed, so that alone is weaker.
+    there points at a peer that failed, so that alone is weaker. Silent on full disks.
     """
     made = facts.all("nccl.shm_failed", "system.bus_error_shm")
     attached = facts.all("nccl.shm_attach_failed")

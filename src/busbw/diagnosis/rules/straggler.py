@@ -62,6 +62,7 @@ def slow_in_every_round(facts: Facts) -> Iterator[Finding]:
     """A node takes much longer in a check of all nodes, whoever its partner is.
 
     Fires on per-node times of a node check (DLRover): the node whose fastest round is over twice the median of all nodes' fastest rounds.
+    Silent on a node that is fast in one round: its partner was slow.
     """
     best: dict[str, float] = {}
     events = facts.all("straggler.elapsed")

@@ -23,12 +23,18 @@ def hidden_links(facts: Facts) -> Iterator[Finding]:
     defaults = [
         e for e in facts.all("nccl.topo_unknown_value") if e.fields.get("value", "") in ("", "Unknown", "Unknown speed")
     ]
+    hidden = [e for e in facts.all("nccl.topo_no_path") if "pci" in e.text and e.level == "warning"]
+    if hidden:
+        yield Finding(
+            "vm-topology-file", 0.65, "fatal", "a PCI device that NCCL looks for is not in /sys: the topology is hidden or its file is of another machine", lines_of([*hidden, *facts.setting("NCCL_TOPO_FILE")]),
+            _REMEDY, ["systemd-detect-virt; lspci -tv", "run once without NCCL_TOPO_FILE"],
+        )  # fmt: skip
     if not unreadable:
         return
     slow = [e for e in facts.all("nccl.system") if float(e.fields.get("max_bw", "0")) <= 12.0]
     graphs = [e for e in facts.all("nccl.graph") if e.fields.get("type_inter") in ("PHB", "SYS")]
     yield Finding(
-        "vm-topology-file", 0.8 if slow or graphs else 0.55, "major", "the PCI tree shows no link speeds: a virtual machine hides the topology", lines_of([*unreadable[:4], *defaults[:2], *slow, *graphs[:3]]),
+        "vm-topology-file", 0.8 if slow or graphs else 0.55, "major" if slow or graphs else "minor", "the PCI tree shows no link speeds: a virtual machine hides the topology", lines_of([*unreadable[:4], *defaults[:2], *slow, *graphs[:3]]),
         _REMEDY, ["systemd-detect-virt; lspci -tv", "NCCL_TOPO_DUMP_FILE=topo.xml and compare with a bare machine"],
     )  # fmt: skip
 
@@ -37,6 +43,7 @@ def bottleneck_in_topology_file(facts: Facts) -> Iterator[Finding]:
     """A topology file describes a PCI link so slow that no real one is like it, above a GPU or NIC.
 
     Fires on elements of NCCL's topology XML whose speed times width is far below what the device needs, and on a system of under 1 GB/s.
+    Silent on links of unknown speed of some devices only.
     """
     refs = []
     worst = None
@@ -66,7 +73,10 @@ def bottleneck_in_topology_file(facts: Facts) -> Iterator[Finding]:
             "vm-topology-file", 0.75, "major", f"none of the {len(blank)} GPUs has a PCI link speed or width: a virtual machine shows a flat bus", blank[:12], _REMEDY,
             ["systemd-detect-virt; lspci -tv"],
         )  # fmt: skip
-    crawling = [e for e in facts.all("nccl.system") if 0 < float(e.fields.get("max_bw", "0")) < 1.0]
+    crawling = [
+        e for e in facts.all("nccl.topo_link") if e.fields.get("link") == "PCI" and 0 < float(e.fields["bw"]) < 1.0
+    ]
+    crawling += [e for e in facts.all("nccl.system") if 0 < float(e.fields.get("max_bw", "0")) < 1.0]
     if worst is not None and refs:
         yield Finding(
             "vm-topology-file", 0.85, "major", f"the topology holds a PCI link of {worst.bytes_per_s / 1e9:.2f} GB/s: {worst.reason}", sorted(set(refs))[:12],

@@ -1,0 +1,90 @@
+"""A store: one folder in which every run of reading leaves its rows, the originals they came from, and what was lost.
+
+Imports nothing of busbw but errors and the rest of observations; what lies where on disk is told in `layout`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+
+from busbw.errors import InputError, Loss
+from busbw.observations.artefacts import Artefact
+from busbw.observations.store.files import locked, make_folder, writing_to
+from busbw.observations.store.keeping import _redacted as _redacted
+from busbw.observations.store.layout import ARTEFACTS, SHA256, WRITERS, RunId
+from busbw.observations.store.leftovers import remove_leftovers
+from busbw.observations.store.manifest import all_runs, choose
+from busbw.observations.store.querying import answer
+from busbw.observations.store.writing import RunWriter
+
+__all__ = ["RunId", "RunWriter", "Store"]
+
+_STALE_AFTER_S = 6 * 3600.0
+"""Age of leftovers to be removed if nothing tells that their writer lives. A guess: longer than reading takes."""
+
+
+class Store:
+    """A folder of runs, asked in SQL. Nothing is created before the first `begin`."""
+
+    def __init__(self, folder: Path, *, stale_after_s: float = _STALE_AFTER_S) -> None:
+        self.folder = folder
+        self._stale_after_s = stale_after_s
+
+    def begin(self, artefacts: Sequence[Artefact], *, created_ns: int | None = None) -> RunWriter:
+        """A writer for the rows of these artefacts, to be used in a `with` block; creates the store if needed.
+
+        Artefacts that the store holds already are not written again (`RunWriter.is_stored`). created_ns: wall clock,
+        now if None. Raises ValueError without artefacts, InputError if the folder cannot be written, or if a later
+        version of busbw wrote this run.
+        """
+        if not artefacts:
+            raise ValueError("a run needs at least one artefact")
+        for artefact in artefacts:
+            if not SHA256.fullmatch(artefact.sha256):
+                raise ValueError(f"{artefact.path}: {artefact.sha256!r} is no SHA-256 in hexadecimal")
+        if self.folder.exists() and not self.folder.is_dir():
+            raise InputError(f"{self.folder}: is a file, a store is a folder. Give another --store.")
+        with writing_to(self.folder):
+            root = self.folder.resolve()
+            for folder in (root, root / WRITERS, root / ARTEFACTS):
+                make_folder(folder)
+            with locked(root):
+                remove_leftovers(root, self._stale_after_s)
+                return RunWriter(root, artefacts, time.time_ns() if created_ns is None else created_ns)
+
+    def query(self, sql: str) -> pa.Table:
+        """The answer to one SELECT (DuckDB's SQL) over the tables of `SCHEMAS` and `runs` (run_id, artefact, path).
+
+        Each artefact's rows are there once, however many runs read it: from the earliest run that has all of them. A
+        query sees the store's folder and no other file, and writes nothing. A PIVOT lists its values (`IN (...)`).
+        Raises InputError for SQL that DuckDB refuses, a store that isn't there or is empty, a segment that is missing.
+        """
+        runs, problems = all_runs(self.folder)
+        if not runs:
+            damaged = "".join(f"\n{problem}" for problem in problems)
+            raise InputError(
+                f"{self.folder}: holds no committed run. Fill a store: busbw read PATH... --store {self.folder}"
+                f"{damaged}"
+            )
+        chosen, missing = choose(runs)
+        if missing:
+            run, entry, name = missing[0]
+            raise InputError(
+                f"{self.folder / run.run_id / name}: this segment of {entry.path} is gone, though its manifest names "
+                f"it ({len(missing)} such in the store). Read the file again (busbw read {entry.path} --store "
+                f"{self.folder}), or remove the folder {run.run_id} to do without its rows."
+            )
+        return answer(self.folder, sql, runs, chosen)
+
+    def problems(self) -> list[Loss]:
+        """Runs that are there but cannot be used: a manifest that does not parse, or of another schema version."""
+        return all_runs(self.folder)[1]
+
+    def kept(self, sha256: str) -> Path | None:
+        """The kept copy of an artefact, secrets blanked and every other byte at its offset; None if it wasn't kept."""
+        path = self.folder / ARTEFACTS / sha256
+        return path if SHA256.fullmatch(sha256) and path.is_file() else None

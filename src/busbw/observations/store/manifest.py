@@ -1,0 +1,216 @@
+"""The commit record of a run: what it says, how it is read and checked, which run answers for an artefact."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from busbw.errors import InputError, Loss
+from busbw.observations.store.files import names_in, run_folders
+from busbw.observations.store.layout import MANIFEST, ROW_TABLES, SEGMENT, SHA256, RunId, run_id_of
+from busbw.observations.tables import SCHEMA_VERSION
+
+__all__ = ["Entry", "Run", "all_runs", "choose", "committed_run", "is_whole", "manifest_text"]
+
+_MANIFEST_BYTES = 512 * 2**20
+"""Largest manifest that is read: about a million artefacts."""
+
+
+class _DamagedError(Exception):
+    """A manifest that cannot be used, and why."""
+
+
+class _NewerError(_DamagedError):
+    """A manifest of a later schema than this version knows: nothing is wrong with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One artefact of a run."""
+
+    sha256: str
+    path: str
+    size_bytes: int
+    copies: tuple[str, ...] = ()
+    """Paths of other files of the run with the same bytes."""
+    formats: tuple[str, ...] = ()
+    segments: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    rows: Mapping[str, int] = field(default_factory=dict)
+
+    def names(self) -> Iterator[str]:
+        """Every segment of the artefact."""
+        return (name for names in self.segments.values() for name in names)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A committed run: its manifest, and which of the segments it names are there."""
+
+    run_id: RunId
+    created_ns: int
+    artefacts: tuple[Entry, ...]
+    losses: tuple[tuple[str, Loss], ...]
+    """With the hash of the artefact."""
+    files: frozenset[str]
+
+    def missing(self, entry: Entry) -> list[str]:
+        """Segments of an artefact that the manifest names and the folder lacks."""
+        return [name for name in entry.names() if name not in self.files]
+
+
+def manifest_text(
+    run_id: RunId, created_ns: int, entries: Iterable[Entry], losses: Iterable[tuple[str, Loss]]
+) -> bytes:
+    """The text of a manifest; `_read_run` is its inverse."""
+    content = {
+        "schema": SCHEMA_VERSION,
+        "run_id": run_id,
+        "created_ns": created_ns,
+        "artefacts": [
+            {
+                "sha256": entry.sha256,
+                "path": entry.path,
+                "copies": list(entry.copies),
+                "size_bytes": entry.size_bytes,
+                "formats": list(entry.formats),
+                "segments": {table: list(names) for table, names in entry.segments.items()},
+                "rows": dict(entry.rows),
+            }
+            for entry in entries
+        ],
+        "losses": [
+            {
+                "artefact": of,
+                "kind": loss.kind,
+                "path": loss.path,
+                "line": loss.line,
+                "detail": loss.detail,
+                "count": loss.count,
+            }
+            for of, loss in losses
+        ],
+    }
+    return json.dumps(content, indent=1).encode("ascii")
+
+
+def committed_run(folder: Path) -> Run | None:
+    """The run in a folder, None if there is none or it is damaged. Raises InputError if a later version wrote it."""
+    try:
+        return _read_run(folder)
+    except _NewerError as newer:
+        raise InputError(f"{folder / MANIFEST}: {newer}") from newer
+    except _DamagedError:
+        return None
+
+
+def all_runs(root: Path) -> tuple[list[Run], list[Loss]]:
+    """Every committed run, earliest first, and what is wrong with the others."""
+    runs, problems = [], []
+    for folder in run_folders(root):
+        try:
+            run = _read_run(folder)
+        except _DamagedError as damage:
+            problems.append(Loss("damaged-manifest", str(folder / MANIFEST), None, str(damage)))
+        else:
+            if run is not None:
+                runs.append(run)
+    return sorted(runs, key=lambda run: (run.created_ns, run.run_id)), problems
+
+
+def is_whole(run: Run) -> bool:
+    """Whether every segment that the manifest names is there."""
+    return not any(run.missing(entry) for entry in run.artefacts)
+
+
+def choose(runs: Sequence[Run]) -> tuple[dict[str, tuple[Run, Entry]], list[tuple[Run, Entry, str]]]:
+    """For each artefact the first run that has all its segments; for those without such a run the segments missing."""
+    chosen: dict[str, tuple[Run, Entry]] = {}
+    missing: dict[str, list[tuple[Run, Entry, str]]] = {}
+    for run in runs:
+        for entry in run.artefacts:
+            if entry.sha256 in chosen:
+                continue
+            lacking = run.missing(entry)
+            if lacking:
+                missing.setdefault(entry.sha256, [(run, entry, name) for name in lacking])
+            else:
+                chosen[entry.sha256] = (run, entry)
+    return chosen, [lack for sha256, lacks in missing.items() if sha256 not in chosen for lack in lacks]
+
+
+def _read_run(folder: Path) -> Run | None:
+    """The run in a folder, None if nothing was committed there. Raises _DamagedError if the manifest cannot be used."""
+    path = folder / MANIFEST
+    again = "Read its files again with --store to mend it, or remove the folder"
+    try:
+        if path.stat().st_size > _MANIFEST_BYTES:
+            raise _DamagedError(f"the manifest is larger than {_MANIFEST_BYTES} bytes. {again}.")
+        content = json.loads(path.read_bytes())
+        version = _typed(content, dict)["schema"]
+        if _typed(version, int) > SCHEMA_VERSION:
+            raise _NewerError(
+                f"written by a later version (schema {version}, this one knows {SCHEMA_VERSION}). Update busbw."
+            )
+        if version < SCHEMA_VERSION:
+            raise _DamagedError(f"written by an earlier version (schema {version}, now {SCHEMA_VERSION}). {again}.")
+        entries = tuple(_entry(item) for item in _typed(content["artefacts"], list))
+        losses = tuple((_typed(item["artefact"], str), _loss(item)) for item in _typed(content["losses"], list))
+        run_id, created_ns = _typed(content["run_id"], str), _typed(content["created_ns"], int)
+        if run_id != folder.name or run_id != run_id_of(entry.sha256 for entry in entries):
+            raise _DamagedError(f"the manifest is another run's ({run_id}). {again}.")
+        return Run(run_id, created_ns, entries, losses, frozenset(names_in(folder)))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise _DamagedError(f"cannot be read: {error.strerror}. Check its permissions.") from error
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise _DamagedError(f"the manifest is damaged ({error!r:.200}). {again}.") from error
+
+
+def _entry(item: Any) -> Entry:
+    """Raises ValueError, KeyError or TypeError if this is no artefact of a manifest."""
+    entry = Entry(
+        sha256=_typed(item["sha256"], str),
+        path=_typed(item["path"], str),
+        size_bytes=_typed(item["size_bytes"], int),
+        copies=tuple(_typed(path, str) for path in item["copies"]),
+        formats=tuple(_typed(name, str) for name in item["formats"]),
+        segments={
+            table: [_typed(name, str) for name in _typed(names, list)] for table, names in item["segments"].items()
+        },
+        rows={table: _typed(rows, int) for table, rows in item["rows"].items()},
+    )
+    if not SHA256.fullmatch(entry.sha256):
+        raise ValueError(f"{entry.sha256!r} is no SHA-256")
+    for table, names in entry.segments.items():
+        for name in names:
+            match = SEGMENT.fullmatch(name)
+            if (
+                match is None
+                or match["table"] != table
+                or match["artefact"] != entry.sha256[:32]
+                or table not in ROW_TABLES
+            ):
+                raise ValueError(f"{name!r} is no segment of {table}")
+    return entry
+
+
+def _loss(item: Any) -> Loss:
+    line = item["line"]
+    return Loss(
+        kind=_typed(item["kind"], str),
+        path=_typed(item["path"], str),
+        line=None if line is None else _typed(line, int),
+        detail=_typed(item["detail"], str),
+        count=_typed(item["count"], int),
+    )
+
+
+def _typed(value: Any, kind: type) -> Any:
+    """The value. Raises TypeError if it is of another type."""
+    if type(value) is not kind:
+        raise TypeError(f"expected {kind.__name__}, found {value!r:.80}")
+    return value
