@@ -13,7 +13,17 @@ from busbw.errors import Loss
 from busbw.hardware.formats import NcclGraphs, NcclTopology, TopologyMatrix
 from busbw.observations import Artefact, Rows
 
-__all__ = ["FallbackReader", "FileReader", "Item", "LineReader", "PlainLine", "TableReader", "Template", "Topology"]
+__all__ = [
+    "FallbackReader",
+    "FileReader",
+    "Item",
+    "LineReader",
+    "Lines",
+    "PlainLine",
+    "TableReader",
+    "Template",
+    "Topology",
+]
 
 Topology = TopologyMatrix | NcclTopology | NcclGraphs
 
@@ -82,6 +92,21 @@ class LineReader(Protocol):
     def read_lines(self, artefact: Artefact, lines: Sequence[PlainLine]) -> Iterator[Item]:
         """Blocks found among the plain lines of a file, in order."""
         ...
+
+
+class Lines:
+    """What most line readers have in common: subclass it and give what differs. Finds nothing by itself."""
+
+    templates: Sequence[Template] = ()
+    signature: re.Pattern[str] | None = None
+
+    def derive(self, events: pa.RecordBatch) -> Iterator[Item]:
+        """Nothing but the events themselves."""
+        return iter(())
+
+    def read_lines(self, artefact: Artefact, lines: Sequence[PlainLine]) -> Iterator[Item]:
+        """No blocks: this reader's lines are taken by templates alone."""
+        return iter(())
 
 
 @runtime_checkable

@@ -8,10 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-import pyarrow as pa
-
 from busbw.observations import Artefact, rows_of
-from busbw.readers.base import Item, PlainLine, Template
+from busbw.readers.base import Item, Lines, PlainLine, Template
 
 __all__ = ["READER", "DeviceReader"]
 
@@ -80,16 +78,12 @@ _GID_ROW = re.compile(
 _ETHTOOL = re.compile(r"ethtool\s+-S\s+(\S+)")
 
 
-class DeviceReader:
+class DeviceReader(Lines):
     """Lines of system tools, and blocks of counters."""
 
     name = "devices"
     templates: Sequence[Template] = TEMPLATES
     signature: re.Pattern[str] | None = re.compile(f"{_COUNTER_NAMES.pattern}|{_GID_ROW.pattern}")
-
-    def derive(self, events: pa.RecordBatch) -> Iterator[Item]:
-        """Nothing but events."""
-        return iter(())
 
     def read_lines(self, artefact: Artefact, lines: Sequence[PlainLine]) -> Iterator[Item]:
         """Counters of sysfs (`path/name:value`, as grep prints them) and of ethtool -S; rows of show_gids."""

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-import pyarrow as pa
-
-from busbw.observations import Artefact
-from busbw.readers.base import Item, PlainLine, Template
+from busbw.readers.base import Lines, Template
 
 __all__ = ["READER", "KernelLogReader"]
 
@@ -78,20 +74,11 @@ TEMPLATES: tuple[Template, ...] = (
 )
 
 
-class KernelLogReader:
+class KernelLogReader(Lines):
     """Messages of the kernel and of the NVIDIA driver."""
 
     name = "kernel-log"
     templates: Sequence[Template] = TEMPLATES
-    signature: re.Pattern[str] | None = None
-
-    def derive(self, events: pa.RecordBatch) -> Iterator[Item]:
-        """Nothing but events."""
-        return iter(())
-
-    def read_lines(self, artefact: Artefact, lines: Sequence[PlainLine]) -> Iterator[Item]:
-        """Nothing but events."""
-        return iter(())
 
 
 READER = KernelLogReader()

@@ -5,13 +5,9 @@ Each message alone tells something, so no block is needed; their full formats ha
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-import pyarrow as pa
-
-from busbw.observations import Artefact
-from busbw.readers.base import Item, PlainLine, Template
+from busbw.readers.base import Lines, Template
 
 __all__ = ["READER", "MessageReader"]
 
@@ -369,21 +365,12 @@ SHELL: tuple[Template, ...] = (
 TEMPLATES = PYTORCH + CUDA + UCX_AND_FABRIC_LIBRARIES + LAUNCHERS + RAS + SHELL
 
 
-class MessageReader:
+class MessageReader(Lines):
     """Messages that stand on their own."""
 
     name = "messages"
     fallback = True
     templates: Sequence[Template] = TEMPLATES
-    signature: re.Pattern[str] | None = None
-
-    def derive(self, events: pa.RecordBatch) -> Iterator[Item]:
-        """Nothing but events."""
-        return iter(())
-
-    def read_lines(self, artefact: Artefact, lines: Sequence[PlainLine]) -> Iterator[Item]:
-        """Nothing but events."""
-        return iter(())
 
 
 READER = MessageReader()

@@ -7,15 +7,13 @@ that prints the line. Line heads (host:pid:tid [device], launcher prefixes) are 
 from __future__ import annotations
 
 import functools
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from busbw.collectives import collective_named
-from busbw.observations import Artefact
-from busbw.readers.base import Item, PlainLine, Template
+from busbw.readers.base import Lines, Template
 
 __all__ = ["READER", "NcclLogReader"]
 
@@ -555,24 +553,15 @@ _PROTOCOL_OF = dict(zip("012", ("LL", "LL128", "SIMPLE"), strict=True))
 _LONGEST_TIME_NS = float(2**62)
 
 
-class NcclLogReader:
+class NcclLogReader(Lines):
     """NCCL's own words, and its connections, calls, choices and settings as tables."""
 
     name = "nccl-log"
     templates: Sequence[Template] = TEMPLATES
-    signature: re.Pattern[str] | None = None
-
-    def derive(self, events: pa.RecordBatch) -> Iterator[Item]:
-        """Nothing but events; tables come from the templates that have one."""
-        return iter(())
 
     def columns(self, table: str, fields: Mapping[str, pa.Array]) -> Mapping[str, pa.Array]:
         """Columns of links, calls, choices and settings in our words."""
         return _COLUMNS[table](fields)
-
-    def read_lines(self, artefact: Artefact, lines: Sequence[PlainLine]) -> Iterator[Item]:
-        """NCCL's lines are taken by templates alone."""
-        return iter(())
 
 
 def _links(fields: Mapping[str, pa.Array]) -> dict[str, pa.Array]:

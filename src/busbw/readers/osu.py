@@ -13,11 +13,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import pyarrow as pa
-
 from busbw.errors import Loss
 from busbw.observations import Artefact, rows_of
-from busbw.readers.base import Item, PlainLine, Template
+from busbw.readers.base import Item, Lines, PlainLine, Template
 
 __all__ = ["READER"]
 
@@ -87,16 +85,12 @@ class _Losses:
         self.met[kind] = replace(known, count=known.count + 1) if known else Loss(kind, self.path, line, detail)
 
 
-class OsuReader:
+class OsuReader(Lines):
     """Tables of the OSU micro-benchmarks, anywhere in a log."""
 
     name = "osu"
     templates: Sequence[Template] = _TEMPLATES
     signature: re.Pattern[str] | None = _SIGNATURE
-
-    def derive(self, events: pa.RecordBatch) -> Iterator[Item]:
-        """Nothing: titles only say which test follows."""
-        return iter(())
 
     def read_lines(self, artefact: Artefact, lines: Sequence[PlainLine]) -> Iterator[Item]:
         """One row of `measurements` a row. wrong: 0 for Pass, 1 (at least one) for Fail, NULL without -c."""

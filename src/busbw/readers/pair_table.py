@@ -15,10 +15,8 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import pyarrow as pa
-
 from busbw.observations import Artefact, rows_of
-from busbw.readers.base import Item, PlainLine, Template
+from busbw.readers.base import Item, Lines, PlainLine, Template
 from busbw.units import GB
 
 __all__ = ["READER"]
@@ -38,16 +36,12 @@ _NOT_HOSTS = re.compile(
 )
 
 
-class PairTableReader:
+class PairTableReader(Lines):
     """Host pairs with one figure each."""
 
     name = "pair-table"
     templates: Sequence[Template] = ()
     signature: re.Pattern[str] | None = _SIGNATURE
-
-    def derive(self, events: pa.RecordBatch) -> Iterator[Item]:
-        """Nothing: no template belongs to this reader."""
-        return iter(())
 
     def read_lines(self, artefact: Artefact, lines: Sequence[PlainLine]) -> Iterator[Item]:
         """One row of `pairs` a line or cell, quantity busbw, bytes/s."""

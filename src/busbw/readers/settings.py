@@ -9,10 +9,8 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import pyarrow as pa
-
 from busbw.observations import Artefact, is_allowed_variable, rows_of
-from busbw.readers.base import Item, PlainLine, Template
+from busbw.readers.base import Item, Lines, PlainLine, Template
 
 __all__ = ["READER", "SettingsReader"]
 
@@ -48,16 +46,12 @@ TEMPLATES: tuple[Template, ...] = (
 )
 
 
-class SettingsReader:
+class SettingsReader(Lines):
     """Assignments on plain lines, as table settings."""
 
     name = "settings"
     templates: Sequence[Template] = TEMPLATES
     signature: re.Pattern[str] | None = re.compile(rf"(?<![A-Za-z0-9_/$]){_NAME}\s*[=:]|name:\s*\"?{_NAME}")
-
-    def derive(self, events: pa.RecordBatch) -> Iterator[Item]:
-        """Nothing but events."""
-        return iter(())
 
     def read_lines(self, artefact: Artefact, lines: Sequence[PlainLine]) -> Iterator[Item]:
         """Every assignment of an allowed variable, in order."""

@@ -9,12 +9,10 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-import pyarrow as pa
-
 from busbw.errors import InputError, Loss
 from busbw.hardware.formats import TopologyMatrix, read_topology_matrix
 from busbw.observations import Artefact, rows_of
-from busbw.readers.base import Item, PlainLine, Template
+from busbw.readers.base import Item, Lines, PlainLine, Template
 
 __all__ = ["READER"]
 
@@ -33,16 +31,12 @@ _REACH = 12
 """Foreign lines after which a matrix is over."""
 
 
-class TopologyMatrixReader:
+class TopologyMatrixReader(Lines):
     """Matrices of nvidia-smi topo -m."""
 
     name = "topo-matrix"
     templates: Sequence[Template] = ()
     signature: re.Pattern[str] | None = _SIGNATURE
-
-    def derive(self, events: pa.RecordBatch) -> Iterator[Item]:
-        """Nothing: no template belongs to this reader."""
-        return iter(())
 
     def read_lines(self, artefact: Artefact, lines: Sequence[PlainLine]) -> Iterator[Item]:
         """A TopologyMatrix and its `paths` for every block; src and dst as the matrix names them."""

@@ -13,11 +13,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import pyarrow as pa
-
 from busbw.errors import Loss
 from busbw.observations import Artefact, rows_of
-from busbw.readers.base import Item, PlainLine, Template
+from busbw.readers.base import Item, Lines, PlainLine, Template
 
 __all__ = ["READER"]
 
@@ -69,16 +67,12 @@ class _Losses:
         self.met[kind] = replace(known, count=known.count + 1) if known else Loss(kind, self.path, line, detail)
 
 
-class UcxPerftestReader:
+class UcxPerftestReader(Lines):
     """Results of ucx_perftest, anywhere in a log."""
 
     name = "ucx-perftest"
     templates: Sequence[Template] = ()
     signature: re.Pattern[str] | None = _SIGNATURE
-
-    def derive(self, events: pa.RecordBatch) -> Iterator[Item]:
-        """Nothing: UCX's log lines belong to another reader."""
-        return iter(())
 
     def read_lines(self, artefact: Artefact, lines: Sequence[PlainLine]) -> Iterator[Item]:
         """One row of `measurements` a test: the whole run's average, never a progress row."""
