@@ -8,13 +8,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks.explain.log_generator import write_log
 
-__all__ = ["peak_memory_bytes", "scan_rates"]
+__all__ = ["peak_memories_bytes", "scan_rates"]
 
 _REPEATS = 3
 
@@ -47,20 +47,53 @@ def scan_rates(size_bytes: int, seed: int) -> dict[str, float]:
         return {name: size / 1e6 / _least_cpu_s(scan, path) for name, scan in ways.items()}
 
 
-def peak_memory_bytes(size_bytes: int, seed: int = 1) -> int:
-    """Peak resident memory of `busbw read` on a generated log, in bytes, as Linux counts it for a child process.
+def peak_memories_bytes(size_bytes: int, hostile_bytes: int, seed: int = 1) -> dict[str, int]:
+    """Peak resident memory in bytes by command, as Linux counts it for a child process.
 
-    Raises subprocess.CalledProcessError if the command fails.
+    `read --store` and `explain` get a generated log of size_bytes, `explain` also a hostile one of hostile_bytes: every
+    line is of another process and says something else, a third of them warnings that nobody knows. Raises RuntimeError
+    if a command breaks.
     """
     with _log(size_bytes, seed) as path:
-        measure = (
-            "import resource, subprocess, sys; subprocess.run(sys.argv[1:], check=True, stdout=subprocess.DEVNULL); "
-            "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)"
-        )
-        # A process in between, so that no earlier child of this one counts.
-        command = [sys.executable, "-c", measure, sys.executable, "-m", "busbw", "read", str(path)]
-        done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=path.parent)
-        return int(done.stdout) * 1024
+        peaks = {
+            "read --store": _peak_bytes(["read", str(path), "--store", str(path.parent / "store")], path.parent),
+            "explain": _peak_bytes(["explain", str(path)], path.parent),
+        }
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "hostile.log"
+        _write_hostile_log(path, hostile_bytes)
+        return {**peaks, "explain, hostile": _peak_bytes(["explain", str(path)], path.parent)}
+
+
+def _peak_bytes(arguments: Sequence[str], folder: Path) -> int:
+    measure = (
+        "import resource, subprocess, sys; done = subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL); "
+        "print(done.returncode, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)"
+    )
+    # A process in between, so that no earlier child of this one counts.
+    command = [sys.executable, "-c", measure, sys.executable, "-m", "busbw", *arguments]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=folder)
+    status, peak_kib = map(int, done.stdout.split())
+    if status not in (0, 1):  # 1: a fault was found
+        raise RuntimeError(f"busbw {arguments[0]} ended with status {status}: {done.stderr.strip()[-500:]}")
+    return peak_kib * 1024
+
+
+def _write_hostile_log(path: Path, size_bytes: int) -> None:
+    """Lines that no two processes share; each kind of fact is asked for more room than there is."""
+    kinds = (
+        "foo.cc:{i} NCCL WARN Nobody has seen message {i} before {i:060d}\n",
+        "NCCL INFO NCCL_IB_HCA set by environment to mlx5_{i}\n",
+        "misc/socket.cc:49 NCCL WARN socketProgress: Connection closed by remote peer cn{i}.cluster<33514>\n",
+        "NCCL INFO Channel 00/0 : {i}[0] -> 1[0] [send] via NET/IB/{i}/GDRDMA\n",
+        "foo.cc:{i} NCCL WARN Nobody knows why {i}\n",
+        "NCCL INFO NCCL_IB_TIMEOUT set by environment to 22\n",
+    )
+    with path.open("w", encoding="utf-8") as out:
+        written = i = 0
+        while written < size_bytes:
+            written += out.write(f"cn{i % 9973}:{i}:{i} [0] " + kinds[i % len(kinds)].format(i=i))
+            i += 1
 
 
 @contextmanager
@@ -116,5 +149,6 @@ if __name__ == "__main__":
     size, log_seed = int(sys.argv[1]), int(sys.argv[2])
     for way, megabytes_per_s in scan_rates(size, log_seed).items():
         print(f"{way:8s} {megabytes_per_s:8.1f} MB/s")
-    print(f"peak memory of busbw read: {peak_memory_bytes(size) / 2**20:.0f} MiB")
+    for command, peak in peak_memories_bytes(size, size // 40).items():
+        print(f"peak memory of busbw {command}: {peak / 2**20:.0f} MiB")
     print(f"{time.monotonic() - start:.0f} s in all")

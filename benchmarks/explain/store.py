@@ -8,9 +8,10 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["concurrent_writers", "kill_trials"]
+__all__ = ["CommandTrials", "command_trials", "concurrent_writers", "kill_trials"]
 
 _COMMITS = 8
 _ROWS = 400
@@ -91,6 +92,88 @@ def concurrent_writers(pairs: int) -> int:
                 raise RuntimeError(f"pair {pair}: rows are missing: {counts}")
             duplicates += sum(rows - distinct for rows, distinct in counts.values())
     return duplicates
+
+
+@dataclass(frozen=True, slots=True)
+class CommandTrials:
+    """What came of commands that were killed; lost and duplicates are rows, 0 is expected."""
+
+    lost: int
+    duplicates: int
+    killed: int
+    acknowledged: int
+
+
+_LOGS, _LOGS_A_RUN = 8, 5
+_LOG_LINES = 3_000
+
+
+def command_trials(trials: int, seed: int) -> CommandTrials:
+    """`busbw read --store` twice at once, each of five of the same eight logs, one of the two killed (kill -9) at a random moment.
+
+    What a command that printed its run had read must be there, once, after every trial; what was read by the killed one
+    is there as a whole or not at all. All trials share logs and ten of them a store, so that a run finds some files
+    stored, some half written. Raises RuntimeError if a command fails by itself, or an artefact is there in part.
+    """
+    chance = random.Random(seed)
+    lost = duplicates = killed = acknowledged = 0
+    with tempfile.TemporaryDirectory() as name:
+        scratch = Path(name)
+        logs = [_write_settings(scratch / f"rank{i}.log", i) for i in range(_LOGS)]
+        began = time.perf_counter()
+        if _read_logs(scratch / "whole", logs[:_LOGS_A_RUN]).wait() != 0:
+            raise RuntimeError("busbw read failed, though nobody killed it")
+        life_s = time.perf_counter() - began
+        for trial in range(trials):
+            if trial % 10 == 0:
+                folder, safe = scratch / f"store{trial}", set[Path]()
+            runs = [chance.sample(logs, _LOGS_A_RUN) for _ in range(2)]
+            commands = [_read_logs(folder, run) for run in runs]
+            # The first third of a life is imports; two at once take longer than one.
+            time.sleep(life_s * chance.uniform(0.3, 1.8))
+            commands[0].send_signal(signal.SIGKILL)
+            for command, run in zip(commands, runs, strict=True):
+                said = command.communicate()[0]
+                if command.returncode == 0 and said.strip():
+                    safe.update(run)
+                    acknowledged += 1
+                elif command.returncode == -signal.SIGKILL:
+                    killed += 1
+                else:
+                    raise RuntimeError(f"busbw read ended with status {command.returncode}")
+            counts = _setting_counts(folder)
+            torn = {path: count for path, count in counts.items() if count[1] != _LOG_LINES}
+            if torn:
+                raise RuntimeError(f"rows of a run are there in part: {torn}")
+            duplicates += sum(rows - distinct for rows, distinct in counts.values())
+            lost += sum(_LOG_LINES for path in safe if path.name not in counts)
+    return CommandTrials(lost, duplicates, killed, acknowledged)
+
+
+def _write_settings(path: Path, rank: int) -> Path:
+    lines = (
+        f"node{rank}:{rank + 100}:{rank + 100} [0] NCCL INFO NCCL_IB_HCA set by environment to mlx5_{i}\n"
+        for i in range(_LOG_LINES)
+    )
+    path.write_text("".join(lines), encoding="utf-8")
+    return path
+
+
+def _read_logs(folder: Path, logs: list[Path]) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "busbw", "read", *map(str, logs), "--store", str(folder)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+
+
+def _setting_counts(folder: Path) -> dict[str, tuple[int, int]]:
+    """Rows and distinct rows by name of the log; nothing if no run was committed."""
+    from busbw.observations.store import Store
+
+    if not list(folder.glob("*/manifest.json")):
+        return {}
+    rows = Store(folder).query(
+        "SELECT path, count(line) AS n, count(DISTINCT line) AS d FROM artefacts LEFT JOIN settings USING (artefact) GROUP BY path"
+    )
+    return {Path(row["path"]).name: (row["n"], row["d"]) for row in rows.to_pylist()}
 
 
 def _make_files(folder: Path, text: str) -> None:

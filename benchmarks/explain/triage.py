@@ -111,4 +111,4 @@ def _explain(case: Case) -> dict[str, Any] | None:
             answer = json.loads(done.stdout)
         except (subprocess.TimeoutExpired, json.JSONDecodeError):
             return None
-    return answer if isinstance(answer, dict) else None
+    return answer if isinstance(answer, dict) and done.returncode in (0, 1) else None

@@ -107,6 +107,7 @@ NB_MODULE(_scan, m) {
            "plain_budget_bytes"_a,
            "patterns: message templates, tried in this order. with_rows: ascending indices of those whose lines become rows of typed columns;\n"
            "they begin at the start of the message and are tried before all others. Raises ValueError for a template that is malformed.")
+      .def("fresh", &scan::LogScanner::fresh, "plain_budget_bytes"_a, "A scanner for another file, with the same templates, which are not taken apart again.")
       .def(
           "feed",
           [](scan::LogScanner& self, const nb::bytes& chunk) {

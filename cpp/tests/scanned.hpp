@@ -55,17 +55,22 @@ inline std::string field_text(const scan::FieldColumn& column, const scan::Strin
   }
 }
 
-/// Scans text in chunks whose sizes next_size() gives; a size of 0 is an empty chunk. The batch is taken after every chunk. Patterns that
-/// begin with `rows ` are those whose lines become rows.
-template <class NextSize>
-Scanned scanned(const std::vector<std::string>& marked_patterns, std::string_view text, std::int64_t plain_budget_bytes, NextSize&& next_size) {
+/// A scanner for patterns of which those that begin with `rows ` are the ones whose lines become rows.
+inline scan::LogScanner scanner_for(const std::vector<std::string>& marked_patterns, std::int64_t plain_budget_bytes) {
   std::vector<std::string> patterns;
   std::vector<std::size_t> with_rows;
   for (const auto& marked : marked_patterns) {
     if (marked.starts_with("rows ")) with_rows.push_back(patterns.size());
     patterns.push_back(marked.starts_with("rows ") ? marked.substr(5) : marked);
   }
-  scan::LogScanner scanner(patterns, with_rows, plain_budget_bytes);
+  return {patterns, with_rows, plain_budget_bytes};
+}
+
+/// What a scanner that has seen nothing yet yields of a text in chunks whose sizes next_size() gives; a size of 0 is an empty chunk. The
+/// batch is taken after every chunk.
+template <class NextSize>
+Scanned scanned_by(scan::LogScanner& scanner, std::string_view text, NextSize&& next_size) {
+  const std::vector<std::size_t>& with_rows = scanner.with_rows();
   Scanned out;
   const auto name = [](const scan::StringColumn& names, std::int32_t code) {
     return code < 0 ? std::string() : std::string(names.at(static_cast<std::size_t>(code)));
@@ -102,6 +107,13 @@ Scanned scanned(const std::vector<std::string>& marked_patterns, std::string_vie
   std::stable_sort(out.rows.begin(), out.rows.end(), [](const auto& a, const auto& b) { return a.template_index < b.template_index; });
   out.counts = scanner.counts();
   return out;
+}
+
+/// The same by a scanner of its own.
+template <class NextSize>
+Scanned scanned(const std::vector<std::string>& marked_patterns, std::string_view text, std::int64_t plain_budget_bytes, NextSize&& next_size) {
+  scan::LogScanner scanner = scanner_for(marked_patterns, plain_budget_bytes);
+  return scanned_by(scanner, text, next_size);
 }
 
 inline Scanned scanned(const std::vector<std::string>& patterns, std::string_view text, std::int64_t plain_budget_bytes = 1 << 20) {

@@ -14,6 +14,8 @@ using busbw::testing::is_utf8;
 using busbw::testing::same_counts;
 using busbw::testing::Scanned;
 using busbw::testing::scanned;
+using busbw::testing::scanned_by;
+using busbw::testing::scanner_for;
 
 namespace {
 
@@ -247,6 +249,44 @@ void chunks_do_not_matter() {
   }
 }
 
+/// Hosts, words, counts, budget and half a line of one file are not those of the next, and the grammar outlives who made it.
+void a_fresh_scanner_knows_nothing_of_the_file_before() {
+  const std::vector<std::string> patterns{"rows ^{collective:k}: opCount {op_count:i} sendbuff {send:x}", "Using network {network:w}"};
+  const std::string text =
+      "host1:1:2 [0] a.cc:7 (f) NCCL WARN unknown\n"
+      "host1:1:2 [0] NCCL INFO Using network IB\n"
+      "host1:1:2 [0] NCCL INFO AllReduce: opCount 1a sendbuff 0x7f00\n"
+      "plain\nplain, past the budget\n";
+  const Scanned alone = scanned(patterns, text, 40);
+  CHECK_EQUAL(alone.counts.plain_left_out, 1);
+  LogScanner next = [&] {
+    LogScanner first = scanner_for(patterns, 40);
+    first.feed("host0:9:9 [0] b.cc:8 (g) NCCL WARN unknown\nhost0:9:9 [0] NCCL INFO Broadcast: opCount 2 sendbuff 0x1\nplain\nhalf a line");
+    return first.fresh(40);
+  }();
+  const Scanned after = scanned_by(next, text, [&] { return text.size(); });
+  CHECK(after.lines == alone.lines);
+  CHECK(after.rows == alone.rows);
+  CHECK(same_counts(after.counts, alone.counts));
+  CHECK_EQUAL(next.hosts().size(), 1u);
+  CHECK_EQUAL(next.names(0, 0).size(), 1u);
+}
+
+/// It is no text: no template may fail because of it, wherever chunks end. Offsets stay those of the file; elsewhere it is text.
+void a_byte_order_mark_is_left_out() {
+  const std::string mark = "\xEF\xBB\xBF", line = "host0:1:2 [0] NCCL INFO Using network IB\n";
+  for (const std::size_t size : {1, 2, 3, 100}) {
+    const Scanned out = scanned(kPatterns, mark + line + line + mark + "plain\n", 1 << 20, [&] { return size; });
+    CHECK_EQUAL(out.lines.size(), 3u);
+    CHECK_EQUAL(out.lines[0].host, "host0");
+    CHECK_EQUAL(out.lines[0].template_index, 1);
+    CHECK_EQUAL(out.lines[0].byte_offset, 0);
+    CHECK_EQUAL(out.lines[1].byte_offset, static_cast<std::int64_t>(mark.size() + line.size()));
+    CHECK_EQUAL(out.lines[2].text, mark + "plain");
+  }
+  CHECK_EQUAL(scanned(kPatterns, mark + "\n").counts.empty_lines, 1);
+}
+
 /// Lines made to be slow: many heads, many keywords, many starts. half a MiB each, sanitizers on.
 void hostile_lines_are_cheap() {
   std::vector<std::string> patterns;
@@ -282,6 +322,8 @@ int main() {
   words_of_rows_are_bounded();
   templates_with_rows_come_first();
   chunks_do_not_matter();
+  a_fresh_scanner_knows_nothing_of_the_file_before();
+  a_byte_order_mark_is_left_out();
   hostile_lines_are_cheap();
   return busbw::testing::failures != 0;
 }

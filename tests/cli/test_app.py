@@ -126,3 +126,71 @@ def test_the_statuses_of_the_process(sick_job: Path, healthy_job: Path, tmp_path
         for path in (sick_job, healthy_job, tmp_path / "nothing.log")
     ]
     assert statuses == [1, 0, 2]
+
+
+@pytest.mark.parametrize("error", [KeyError("x"), AttributeError("no such thing\nat all"), RecursionError()])
+def test_a_defect_of_busbw_is_one_line_and_no_verdict(busbw, sick_job, monkeypatch, error):
+    """Python's own status is 1, which would say that the system under study is faulty."""
+
+    def broken(*_: object) -> None:
+        raise error
+
+    monkeypatch.delenv("BUSBW_DEBUG", raising=False)
+    monkeypatch.setattr("busbw.cli.diagnosis_page.print_diagnosis", broken)
+    ran = busbw("explain", sick_job)
+    assert (ran.status, ran.out, len(ran.err.splitlines())) == (70, "", 1)
+    assert ran.err.startswith(f"busbw: internal error: {type(error).__name__}")
+    assert f"BUSBW_DEBUG=1 shows, the version ({__version__}) and the command: busbw explain {sick_job}" in ran.err
+    monkeypatch.setenv("BUSBW_DEBUG", "1")
+    ran = busbw("explain", sick_job)
+    assert ran.status == 70
+    assert "Traceback (most recent call last)" in ran.err
+    assert ran.err.splitlines()[-1].startswith("busbw: internal error: ")
+
+
+def run_in_shell(command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("arguments", ["explain {job}", "explain {job} --json", "read {job}", "hardware", "demo --report {job}/r.html"])  # fmt: skip
+def test_a_closed_standard_output_is_one_line_and_status_2(sick_job: Path, arguments: str):
+    command = f"{sys.executable} -m busbw {arguments.format(job=sick_job)} >&-"
+    ran = run_in_shell(command)
+    assert (ran.returncode, len(ran.stderr.splitlines())) == (2, 1)
+    assert ran.stderr.startswith("busbw: standard output is closed.")
+    assert run_in_shell(f"{command} 2>&-").returncode == 2
+
+
+@pytest.mark.parametrize("where", ["2>&-", "2>/dev/full"])
+def test_without_standard_error_the_result_is_the_same(sick_job: Path, where: str):
+    """Notes are lost; they do not end up among the results."""
+    command = f"{sys.executable} -m busbw explain {sick_job} --report {sick_job / 'r.html'}"
+    usual, ran = run_in_shell(command), run_in_shell(f"{command} {where}")
+    assert (usual.returncode, ran.returncode) == (1, 1)
+    assert ran.stdout == usual.stdout
+
+
+def test_a_full_disk_under_standard_output_is_one_line_and_status_2(sick_job: Path):
+    ran = run_in_shell(f"{sys.executable} -m busbw explain {sick_job} > /dev/full")
+    assert (ran.returncode, ran.stderr) == (2, "busbw: No space left on device\n")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["explain", ""],
+        ["read", ""],
+        ["explain", "job", "--report", ""],
+        ["read", "job", "--store", ""],
+        ["query", "SELECT 1", "--store", ""],
+        ["demo", "--report", ""],
+    ],
+)
+def test_an_empty_path_is_not_the_current_folder(busbw, tmp_path, monkeypatch, arguments):
+    """`busbw explain "$JOB"` where JOB is not set."""
+    (tmp_path / "job").write_text("NCCL WARN a line\n")
+    monkeypatch.chdir(tmp_path)
+    ran = busbw(*arguments)
+    assert (ran.status, ran.out, len(ran.err.splitlines())) == (2, "", 1)
+    assert "the path is empty" in ran.err
+    assert [path.name for path in tmp_path.iterdir()] == ["job"]

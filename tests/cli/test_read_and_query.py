@@ -93,3 +93,15 @@ def test_a_store_that_is_not_there_is_status_2(busbw, tmp_path):
     ran = busbw("query", "SELECT 1", "--store", tmp_path / "nowhere")
     assert ran.status == 2
     assert not (tmp_path / "nowhere").exists()
+
+
+def test_a_store_in_the_folder_of_the_job_is_not_read(busbw, healthy_job):
+    """The same folder read twice is the same run; the store is named."""
+    lab = healthy_job / "lab"
+    first = busbw("read", healthy_job, "--store", lab).out.splitlines()[-1]
+    again = json.loads(busbw("read", healthy_job, "--store", lab, "--json").out)
+    assert again["run"] == first
+    assert [(loss["kind"], loss["path"]) for loss in again["losses"]] == [("store-skipped", str(lab))]
+    ran = busbw("explain", lab)
+    assert (ran.status, ran.out) == (2, "")
+    assert ran.err.startswith(f"busbw: {lab}: store-skipped: ")

@@ -28,7 +28,13 @@ CASES = (
         cn17:611:640 [0] NCCL INFO NET/Socket : Using [0]bond0:10.20.4.17<0>
         > cn17:611:640 [0] NCCL INFO Using network Socket
         cn17:611:640 [0] NCCL INFO comm 0x5a10 rank 0 nRanks 16 nNodes 2 localRanks 8 localRank 0 MNNVL 0
-    """, severity="major"),
+    """, severity="minor", why="nothing speaks of RDMA hardware"),
+    fires("socket_fallback", "socket-fallback", """
+        cn17:611:640 [0] NCCL INFO NCCL_IB_HCA set by environment to mlx5.
+        > cn17:611:640 [0] NCCL INFO NCCL_IB_DISABLE set by environment to 1.
+        > cn17:611:640 [0] NCCL INFO Using network Socket
+        cn17:611:640 [0] NCCL INFO comm 0x5a10 rank 0 nRanks 16 nNodes 2 localRanks 8 localRank 0 MNNVL 0
+    """, severity="major", why="a setting for InfiniBand"),
     fires("socket_fallback", "socket-fallback", """
         > cn17:611:640 [0] NCCL INFO NET/IB : No device found.
         > cn17:611:640 [0] NCCL INFO Using network Socket

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from busbw.observations import Artefact, is_allowed_variable, redact, rows_of
-from busbw.observations.secrets import redact_text
+from busbw.observations.secrets import redact_batch, redact_text
 from busbw.observations.store import Store, _redacted
 
 SECRET = "Zq7wVx-made-up-9pL2"
@@ -90,6 +91,22 @@ def test_all_other_variables_are_not(name):
         "hf_token: {secret}",
         "Authorization: Bearer {secret}",
         "https://user:{secret}@example.org/x",
+        # Options whose program says it.
+        "curl -u admin:{secret} https://example.org",
+        "curl -uadmin:{secret} https://example.org",
+        "curl -u 'admin:{secret} and more' https://example.org",
+        "curl --user admin:{secret} https://example.org",
+        'curl --user="admin:{secret}" https://example.org',
+        "curl --proxy-user admin:{secret} https://example.org",
+        '["curl", "-u", "admin:{secret}"]',
+        "mysql -h db -u root -p{secret} jobs",
+        "mysql -p {secret} jobs",
+        "mysqldump -p'{secret}' jobs",
+        '["mysql", "-p{secret}"]',
+        "sshpass -p {secret} ssh n1",
+        # As NCCL reports variables.
+        "node1:4:9 [0] NCCL INFO NCCL_AUTH_TOKEN set by environment to {secret}.",
+        "NCCL_PASSWORD set to {secret}",
     ],
 )
 def test_a_value_that_must_not_be_kept_is_blanked_wherever_it_stands(text):
@@ -135,6 +152,8 @@ def test_a_private_key_is_blanked_line_by_line():
         "[0]: Watchdog caught collective operation timeout: WorkNCCL(SeqNum=5, OpType=ALLREDUCE, Timeout(ms)=600000)",
         "ERROR: process exited with error_file: <N/A>",
         "WARNING: Open MPI: failed",
+        "docker run -u 1000:1000 -p 8080:80 image python -u train.py",
+        "mpirun -np 8 --user root ./all_reduce_perf",
     ],
 )
 def test_what_explains_a_run_stays_readable(text):
@@ -297,3 +316,64 @@ def test_words_of_the_field_before_an_equals_sign_are_no_variables():
     """The CUDA sample prints `P2P=Enabled`: a line of output, not an environment."""
     line = b"Unidirectional P2P=Enabled Bandwidth (P2P Writes) Matrix (GB/s)"
     assert redact(line) == line
+
+
+def test_no_column_of_a_row_holds_a_secret(tmp_path):
+    """Not a text, a name, a value, a field; whatever the table."""
+    (tmp_path / "a").write_text("x")
+    one, store = Artefact.of(tmp_path / "a", "a"), Store(tmp_path / "store")
+    telling = f"CUDA out of memory. token: hf_abcdefghijklmnopqrst password={SECRET}"
+    rows = {
+        "settings": {"name": "NCCL_NET_PLUGIN", "value": f"http://user:{SECRET}@host/x"},
+        "events": {
+            "event": "cuda.error",
+            "text": telling,
+            "fields": {"message": f"DB_DSN=postgres://bob:{SECRET}@db/x"},
+        },
+        "devices": {"name": telling, "attributes": {"password": SECRET, "bus": "1b:00"}},
+        "pairs": {"src": f"https://a:{SECRET}@n1", "dst": "n2", "value": 1.0},
+        "counters": {"host": "n1", "name": f"--token {SECRET}", "value": 1.0},
+    }
+    with store.begin([one]) as run:
+        for table, row in rows.items():
+            run.add(one, rows_of(table, [{"artefact": one.sha256, "line": 1, **row}, {"artefact": one.sha256}]))
+        run.add(one, rows_of("settings", [{"artefact": one.sha256, "name": "NCCL_AUTH_TOKEN", "value": SECRET}]))
+        run.commit()
+    everything = stored_bytes(tmp_path / "store")
+    assert SECRET.encode() not in everything
+    assert b"hf_abc" not in everything
+    assert store.query("SELECT attributes['bus'] AS bus FROM devices WHERE line = 1").to_pylist() == [{"bus": "1b:00"}]
+    assert store.query("SELECT count(*) AS n FROM events WHERE fields IS NULL AND text IS NULL").to_pylist() == [
+        {"n": 1}
+    ]
+
+
+@given(
+    texts=st.lists(st.one_of(st.none(), TEXT.map(lambda data: data.decode("latin-1"))), max_size=8),
+    first=st.integers(0, 3),
+)
+def test_a_column_is_redacted_like_each_of_its_texts(texts, first):
+    """Also a slice of one, with NULL in it."""
+    batch = pa.record_batch({"text": pa.array(texts, pa.string())})[first:]
+    expected = [text if text is None else redact_text(text) for text in texts[first:]]
+    assert redact_batch(batch).column("text").to_pylist() == expected
+
+
+def test_rows_without_secrets_are_passed_on_untouched():
+    batch = rows_of("links", [{"artefact": "0" * 64, "host": "n1", "via": "P2P/IPC/read"}]).batch
+    assert redact_batch(batch) is batch
+
+
+@pytest.mark.parametrize(("first", "length"), [(0, 4), (1, 3), (2, 1), (1, 1)])
+def test_fields_are_redacted_in_a_slice_of_rows_too(first, length):
+    """Rows of which some have no fields; their other fields stay with them."""
+    fields = [{"a": "1"}, {"password": SECRET, "b": "2"}, None, {"c": f"MY_CREDS={SECRET}", "d": "4"}]
+    expected = [
+        {"a": "1"},
+        {"password": "*" * len(SECRET), "b": "2"},
+        None,
+        {"c": f"MY_CREDS={'*' * len(SECRET)}", "d": "4"},
+    ]
+    batch = rows_of("events", [{"artefact": "0" * 64, "fields": words} for words in fields]).batch
+    got = redact_batch(batch.slice(first, length)).column("fields").to_pylist()
+    assert [words if words is None else dict(words) for words in got] == expected[first : first + length]

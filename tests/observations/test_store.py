@@ -648,7 +648,7 @@ def test_an_sql_error_gives_duckdb_s_words_and_the_tables(tmp_path):
     with pytest.raises(InputError) as caught:
         store.query("SELECT bandwith FROM counters")
     assert 'Referenced column "bandwith" not found' in str(caught.value)
-    assert "Tables: artefacts, calls, choices, counters, devices, events," in str(caught.value)
+    assert "Tables: artefacts, calls, choices, collective_progress, collectives, counters," in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import sys
+import traceback
 from collections.abc import Sequence
-from typing import Annotated, NoReturn
+from typing import Annotated, NoReturn, TextIO
 
 import typer
 
@@ -22,8 +24,12 @@ from busbw.errors import InputError
 __all__ = ["app", "main"]
 
 WRONG_USE = 2
+INTERNAL_ERROR = 70
+"""EX_SOFTWARE of sysexits.h. Not 1, which Python would take and which says something about the system under study."""
 INTERRUPTED = 130
 """128 + SIGINT, as shells report it."""
+LONGEST_ERROR = 300
+"""Characters of an exception that are shown: some quote their whole input."""
 PIPE_CLOSED = 141
 """128 + SIGPIPE: whoever read the output had enough."""
 
@@ -46,7 +52,8 @@ Examples:
 Results go to stdout, notes and progress to stderr. Exit status:
   0  done; nothing wrong was found, or nothing could be told
   1  done; something is wrong with the system under study
-  2  wrong use, or nothing could be read at all"""
+  2  wrong use, or nothing could be read at all
+  70 busbw itself failed; please report it"""
 
 app = typer.Typer(
     name="busbw",
@@ -84,13 +91,19 @@ app.command()(demo)
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Runs the command and ends the process with its exit status. arguments: those of the process if None."""
+    """Runs the command and ends the process with its exit status, whatever happens. arguments: those of the process if None."""
+    if sys.stderr is None:  # closed by the caller: notes have nowhere to go, and the next file must not take its place
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123 - open as long as the process
+    if sys.stdout is None:
+        problem("standard output is closed. Send it somewhere: a file, a pipe, or /dev/null.")
+        sys.exit(WRONG_USE)
     # A file name that is no UTF-8, or a terminal that is not, must not end in a traceback.
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, ValueError):
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    given = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        status = _run(list(sys.argv[1:] if arguments is None else arguments))
+        status = _run(given)
         sys.stdout.flush()
     except SystemExit as stop:  # typer turns a closed pipe into status 1, which has a meaning of its own here
         if not isinstance(stop.__context__, BrokenPipeError):
@@ -98,10 +111,43 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         status = PIPE_CLOSED
     except BrokenPipeError:
         status = PIPE_CLOSED
-    if status == PIPE_CLOSED:
-        with contextlib.suppress(OSError, ValueError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno())  # type: ignore[union-attr]
+    except OSError as error:
+        status = _refused_by_the_system(error)
+    except Exception as error:  # whatever it is, it must not look like a verdict
+        status = _internal_error(error, given)
+    for standard in (sys.__stdout__, sys.__stderr__):
+        _give_up_if_broken(standard)
     sys.exit(status)
+
+
+def _give_up_if_broken(stream: TextIO | None) -> None:
+    """What cannot be written any more must not be tried again when the process ends, which would change the status."""
+    try:
+        if stream is not None:
+            stream.flush()
+    except (OSError, ValueError):
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())  # type: ignore[union-attr]
+
+
+def _internal_error(error: Exception, arguments: Sequence[str]) -> int:
+    """Says what failed and how to report it, in one line; the traceback before it if BUSBW_DEBUG is 1."""
+    wanted = os.environ.get("BUSBW_DEBUG") == "1"
+    if wanted:
+        with contextlib.suppress(OSError):
+            traceback.print_exception(error)
+    what = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
+    how = "the traceback above" if wanted else "the traceback that BUSBW_DEBUG=1 shows"
+    problem(
+        f"internal error: {what[:LONGEST_ERROR]}. Please report it with {how}, the version ({__version__}) and the command: "
+        f"{shlex.join(['busbw', *arguments])}"
+    )
+    return INTERNAL_ERROR
+
+
+def _refused_by_the_system(error: OSError) -> int:
+    problem(f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error))
+    return WRONG_USE
 
 
 def _run(arguments: list[str]) -> int:
@@ -122,8 +168,7 @@ def _run(arguments: list[str]) -> int:
     except BrokenPipeError:
         raise
     except OSError as error:
-        problem(f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error))
-        return WRONG_USE
+        return _refused_by_the_system(error)
     if status == INTERRUPTED:
         note("interrupted")
         return INTERRUPTED

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -9,14 +10,17 @@ import sys
 import textwrap
 import time
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
+
+import typer
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress
     from rich.table import Table
 
-__all__ = ["BytesRead", "Page", "json_text", "note", "print_json", "problem"]
+__all__ = ["BytesRead", "Page", "given_path", "json_text", "note", "print_json", "problem"]
 
 PIPED_WIDTH = 100
 """Columns for prose where there is no terminal to ask. Lines of files and tables are never broken there."""
@@ -25,11 +29,18 @@ MIN_WIDTH, MAX_WIDTH = 40, 160
 SHOW_PROGRESS_AFTER_S = 1.0
 
 
+def given_path(text: str) -> Path:
+    """An option's path. An empty one, as a variable that is not set leaves it, is refused: it would mean the current folder."""
+    if not text:
+        raise typer.BadParameter("the path is empty; the current folder is written as a dot.")
+    return Path(text)
+
+
 def problem(message: str) -> None:
-    """`busbw: <message>` on stderr; further lines of the message are indented."""
-    print(
-        "busbw: " + "\n  ".join(_shown(line) for line in message.strip().splitlines() if line.strip()), file=sys.stderr
-    )
+    """`busbw: <message>` on stderr; further lines of the message are indented. Lost where stderr cannot be written."""
+    text = "busbw: " + "\n  ".join(_shown(line) for line in message.strip().splitlines() if line.strip())
+    with contextlib.suppress(OSError):
+        print(text, file=sys.stderr)
 
 
 def note(message: str) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from busbw.cli.console import Page
+from busbw.cli.console import Page, given_path
 
 if TYPE_CHECKING:
     from busbw.observations import Artefact
@@ -28,7 +28,12 @@ _HEALTHY = "All-reduce over 72 GPUs of a GB200 rack, as it should be (coreweave/
 def demo(
     report: Annotated[
         Path | None,
-        typer.Option("--report", metavar="FILE", help=f"The report of the sick job; ./{REPORT_NAME} if not given."),
+        typer.Option(
+            "--report",
+            parser=given_path,
+            metavar="FILE",
+            help=f"The report of the sick job; ./{REPORT_NAME} if not given.",
+        ),
     ] = None,
 ) -> None:
     """Explain two real jobs, one sick and one healthy.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from busbw.cli.console import BytesRead, Page, note, print_json, problem
+from busbw.cli.console import BytesRead, Page, given_path, note, print_json, problem
 
 if TYPE_CHECKING:
     from busbw.errors import Loss
@@ -20,7 +20,10 @@ def explain(
         list[str], typer.Argument(metavar="PATH", help="Files and folders of one job; - is standard input.")
     ],
     report: Annotated[
-        Path | None, typer.Option("--report", metavar="FILE", help="Also write one HTML file that needs no network.")
+        Path | None,
+        typer.Option(
+            "--report", parser=given_path, metavar="FILE", help="Also write one HTML file that needs no network."
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
     show_all: Annotated[bool, typer.Option("--all", help="Leave nothing out: every line, file and loss.")] = False,

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from busbw.cli.console import note
+from busbw.cli.console import BytesRead, note
 from busbw.errors import InputError, Loss
 from busbw.observations import Artefact
 from busbw.reports import GENERATOR
 
 __all__ = ["Inputs", "found", "nothing_readable"]
 
-_UNREADABLE = frozenset({"empty", "binary", "unreadable", "compressed", "not-utf-8", "not-a-file"})
+_UNREADABLE = frozenset(
+    {
+        *("empty", "binary", "unreadable", "compressed", "not-utf-8", "not-a-file", "store-skipped"),
+        *("damaged", "truncated", "too-large", "too-deep", "unsafe-name", "sparse-member", "not-unpacked"),
+    }
+)
 """Losses that leave nothing of a file."""
 
 
@@ -35,7 +41,7 @@ class Inputs:
 
 @contextlib.contextmanager
 def found(paths: Sequence[str], report: Path | None = None) -> Iterator[Inputs]:
-    """Every file below the paths. `-` lies in a temporary folder until the block ends.
+    """Every file below the paths. What comes out of archives, and `-`, lies in a temporary folder until the block ends.
 
     Earlier reports of this command are left out, with a note. Raises InputError for paths that do not exist, folders
     without a file, and a report that would overwrite what is being read.
@@ -45,7 +51,6 @@ def found(paths: Sequence[str], report: Path | None = None) -> Iterator[Inputs]:
     if report is not None and report.is_dir():
         raise InputError(f"{report}: is a folder; name the file of the report, such as {report / 'report.html'}.")
     with contextlib.ExitStack() as stack:
-        spool = None
         if "-" in paths:
             if sys.stdin is None:
                 raise InputError("-: there is no standard input. Pipe something into it, or name a file.")
@@ -53,20 +58,24 @@ def found(paths: Sequence[str], report: Path | None = None) -> Iterator[Inputs]:
                 raise InputError("-: standard input can be read once; name it once.")
             if sys.stdin.isatty():
                 note("reading standard input; end it with Ctrl-D")
+        spool = None
+        with contextlib.suppress(OSError):  # files that lie unpacked need no folder
             spool = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="busbw-")))
-        artefacts, losses = find_artefacts(paths, spool)
-        kept = [artefact for artefact in artefacts if not _is_report(artefact)]
+        with BytesRead(_size_bytes(paths)) as progress:
+            artefacts, losses = find_artefacts(paths, spool, progress=progress)
+        kept = []
         for artefact in artefacts:
-            if artefact not in kept:
+            if _is_report(artefact):
                 note(f"{artefact.path}: left out, a report of busbw")
+            else:
+                kept.append(artefact)
         if not kept and not losses:
             raise InputError(
                 f"{' '.join(paths)}: no file in it that could be read. Name the folder that holds the job's output."
             )
-        if report is not None:
-            for artefact in kept:
-                if report.exists() and artefact.file.exists() and report.samefile(artefact.file):
-                    raise InputError(f"{report}: is one of the files to be read. Give the report another name.")
+        shown = {*(artefact.path for artefact in kept), *(loss.path for loss in losses)}
+        if report is not None and report.exists() and _holds(report, shown):
+            raise InputError(f"{report}: is one of the files to be read. Give the report another name.")
         yield Inputs(tuple(kept), tuple(losses))
 
 
@@ -77,6 +86,28 @@ def nothing_readable(artefacts: Sequence[tuple[str, Sequence[str]]], losses: Seq
     if all(path in lost and not formats for path, formats in artefacts):
         return fatal
     return []
+
+
+def _size_bytes(paths: Sequence[str]) -> int:
+    """Files below the paths, together, as they lie; what cannot be asked counts nothing."""
+    from busbw.readers.reading import files_below  # noqa: PLC0415 - as above
+
+    total = 0
+    for path in paths:
+        for file in files_below(Path(path), []) if path else []:
+            with contextlib.suppress(OSError):
+                total += file.stat().st_size
+    return total
+
+
+def _holds(file: Path, shown: set[str]) -> bool:
+    """Whether one of these paths is this file, or lies in it because it is an archive."""
+    shown = shown | {path[: mark.start()] for path in shown for mark in re.finditer("!", path)}
+    for path in shown:
+        with contextlib.suppress(OSError, ValueError):
+            if file.samefile(path):
+                return True
+    return False
 
 
 def _is_report(artefact: Artefact) -> bool:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 import typer.core
 
-from busbw.cli.console import Page, note
+from busbw.cli.console import Page, given_path, note
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -41,7 +41,10 @@ class QueryCommand(typer.core.TyperCommand):
 
 def query(
     sql: Annotated[str, typer.Argument(metavar="SQL", help="One SELECT, in DuckDB's SQL.")],
-    store: Annotated[Path, typer.Option("--store", metavar="DIR", help="The folder that `busbw read --store` filled.")],
+    store: Annotated[
+        Path,
+        typer.Option("--store", parser=given_path, metavar="DIR", help="The folder that `busbw read --store` filled."),
+    ],
     as_json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON.")] = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print the rows as CSV.")] = False,
 ) -> None:

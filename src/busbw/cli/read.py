@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 import typer.core
 
-from busbw.cli.console import BytesRead, Page, note, print_json
+from busbw.cli.console import BytesRead, Page, given_path, note, print_json
 
 if TYPE_CHECKING:
     from busbw.cli.inputs import Inputs
@@ -44,7 +44,9 @@ class ReadCommand(typer.core.TyperCommand):
 
 def read(
     paths: Annotated[list[str], typer.Argument(metavar="PATH", help="Files and folders; - is standard input.")],
-    store: Annotated[Path | None, typer.Option("--store", metavar="DIR", help="Keep rows and originals here.")] = None,
+    store: Annotated[
+        Path | None, typer.Option("--store", parser=given_path, metavar="DIR", help="Keep rows and originals here.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print what was found as JSON.")] = False,
 ) -> None:
     r"""Show what is in files: formats, rows of each table, losses.

@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterator, Sequence
 
 from busbw.diagnosis.facts import Event, Facts, lines_of
 from busbw.diagnosis.findings import Check, Cleared, Finding
-from busbw.diagnosis.rules import benchmark
-from busbw.diagnosis.rules.shared import failed, is_multi_node
+from busbw.diagnosis.rules import benchmark, hangs
+from busbw.diagnosis.rules.desync import EFFECTS
+from busbw.diagnosis.rules.shared import is_multi_node
 from busbw.hardware.formats import NcclTopology, TopologyMatrix
 
-__all__ = ["cleared_lines", "positive_checks"]
+__all__ = ["cleared_lines", "positive_checks", "unexplained"]
 
 _HARMLESS: tuple[tuple[str, str, str], ...] = (
     (
@@ -83,9 +84,44 @@ def cleared_lines(facts: Facts, findings: Sequence[Finding]) -> Iterator[Cleared
                 yield Cleared(what, why, lines_of(events, most=3))
 
 
+def unexplained(facts: Facts, findings: Sequence[Finding]) -> list[Event]:
+    """Warnings and errors that no finding rests on and that are not known to be harmless; an abort, and where NCCL's errors went through.
+
+    While there are any, nothing says that the system is healthy.
+    """
+    used = {(line.path, line.line) for f in findings for line in f.lines}
+    harmless = {name for name, _, _ in _HARMLESS}
+    errors = [
+        e for e in facts.failures() if e.name not in harmless and not _harmless_kernel_line(e) and not _only_remarked(e)
+    ]
+    errors += [e for e in facts.all("nccl.comm_ended") if e.fields.get("state", "").startswith("Abort")]
+    if not findings:
+        errors += [e for e in facts.all("nccl.backtrace") if e.fields.get("code") not in ("0", "7")]
+    else:
+        errors = [e for e in errors if e.name not in EFFECTS]
+    return [e for e in errors if (e.at.path, e.at.line) not in used]
+
+
+def _harmless_kernel_line(event: Event) -> bool:
+    text = event.text.lower()
+    if event.name == "kernel.xid":
+        return "nonfatal" in text or event.number("xid") in (43, 45, 63)
+    if event.name in ("kernel.pcie_error", "kernel.pcie_aer"):
+        return "corrected" in text and "uncorrected" not in text
+    return event.name == "kernel.nic_link" and event.fields.get("state", "").lower().rstrip(".,") in ("up", "plugged")
+
+
+def _only_remarked(event: Event) -> bool:
+    """Lines that rules weigh, and that say nothing where none of them fires."""
+    return event.name.startswith(
+        ("debug.", "ucx.transport", "ras.", "gpu.throttle", "nvlink.", "kernel.pcie_limited", "torch.traceback")
+    )
+
+
 def positive_checks(facts: Facts) -> Iterator[Check]:
     """What was compared with what it should be, and came out right."""
     yield from benchmark.checks(facts)
+    yield from hangs.checks(facts)
     networks = [e for e in facts.all("nccl.network") if not e.fields.get("network", "").startswith("Socket")]
     if networks:
         yield Check(
@@ -108,7 +144,14 @@ def positive_checks(facts: Facts) -> Iterator[Check]:
         )
     complete = [e for e in facts.all("nccl.comm") if e.fields.get("state", "").startswith("COMPLETE")]
     if complete:
-        yield Check("initialisation", f"{len(complete)} ranks completed it", lines_of(complete, most=3))
+        seen = {e.number("rank") for e in complete}
+        ranks = max((e.number("ranks") or 0) for e in complete)
+        yield Check(
+            "initialisation",
+            f"{len(seen)} of {ranks} ranks completed it",
+            lines_of(complete, most=3),
+            decisive=len(seen) >= ranks,
+        )
     connected = facts.all("nccl.connected")
     if connected:
         yield Check("connections", "rings and trees are connected", lines_of(connected, most=2))
@@ -128,5 +171,3 @@ def positive_checks(facts: Facts) -> Iterator[Check]:
             f"{allowed} of {len(pairs)} GPU pairs; none across sockets is normal without NVLink",
             lines_of(pairs, most=2),
         )
-    if facts.event_counts and not failed(facts) and any(name.startswith("nccl.") for name in facts.event_counts):
-        yield Check("log", "no failure in it", ())

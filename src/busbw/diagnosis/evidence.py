@@ -42,8 +42,8 @@ class EvidenceTexts:
 
 
 def clean_text(text: str) -> str:
-    """One line as it may be shown: no line break, escape sequence, control or direction character, secret; at most LONGEST characters."""
-    text = text.rstrip("\r\n")
+    """One line as it may be shown: no byte order mark, line break, escape sequence, control or direction character, secret; at most LONGEST characters."""
+    text = text.removeprefix("\ufeff").rstrip("\r\n")
     text = text.rsplit("\r", 1)[-1]
     text = _CONTROL.sub("", _ESCAPES.sub("", text))
     text = redact_text(text)

@@ -7,9 +7,9 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from busbw.diagnosis.cleared import cleared_lines, positive_checks
+from busbw.diagnosis.cleared import cleared_lines, positive_checks, unexplained
 from busbw.diagnosis.evidence import EvidenceTexts
-from busbw.diagnosis.facts import Facts, FactsBuilder
+from busbw.diagnosis.facts import Facts, FactsBuilder, lines_of
 from busbw.diagnosis.findings import Check, Diagnosis, Finding, Verdict
 from busbw.diagnosis.rules import RULES
 from busbw.diagnosis.rules.desync import DEATHS, EFFECTS
@@ -46,7 +46,7 @@ def explain(
             builder.add(item)
         readings.append(reading)
     facts = builder.build()
-    every_loss = [*losses, *(loss for reading in readings for loss in reading.losses)]
+    every_loss = [*losses, *(loss for reading in readings for loss in reading.losses), *builder.losses]
     read = [(r.artefact.path, r.artefact.size_bytes, tuple(r.formats)) for r in readings]
     diagnosis = diagnose(facts, every_loss, read)
     texts = EvidenceTexts(artefacts)
@@ -69,7 +69,17 @@ def diagnose(
     findings = _ranked(_merged(found), facts)
     checks = list(positive_checks(facts))
     cleared = list(cleared_lines(facts, findings))
-    return Diagnosis(_verdict(findings, checks, facts), findings, cleared, checks, list(losses), list(read))
+    open_errors = unexplained(facts, findings)
+    if open_errors:
+        checks.append(
+            Check(
+                "unexplained",
+                f"{len(open_errors)} warnings or errors that no rule accounts for",
+                lines_of(open_errors, most=8),
+                decisive=False,
+            )
+        )
+    return Diagnosis(_verdict(findings, checks, bool(open_errors)), findings, cleared, checks, list(losses), list(read))
 
 
 _WORTH_A_VERDICT = 0.3
@@ -149,8 +159,8 @@ def _first_failure_line(facts: Facts) -> tuple[str, int] | None:
     return first.at.path, first.at.line
 
 
-def _verdict(findings: Sequence[Finding], checks: Sequence[Check], facts: Facts) -> Verdict:
-    """Faulty: something fatal or major was found. Healthy: nothing was, and something was checked. Else unknown."""
+def _verdict(findings: Sequence[Finding], checks: Sequence[Check], errors_left: bool) -> Verdict:
+    """Faulty: something fatal or major was found. Healthy: nothing was, something was checked, and no error is left. Else unknown."""
     if any(f.severity in ("fatal", "major") for f in findings):
         return "faulty"
-    return "healthy" if any(check.decisive for check in checks) else "unknown"
+    return "healthy" if any(check.decisive for check in checks) and not errors_left else "unknown"

@@ -6,20 +6,24 @@ Rules read facts only. Memory is bounded: messages that come once a call are cou
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from sys import getsizeof
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from busbw.diagnosis.findings import UNKNOWN_OFFSET, LineRef
+from busbw.errors import Loss
 from busbw.hardware.formats import NcclGraphs, NcclTopology, TopologyMatrix
 from busbw.observations import Artefact, Rows
+from busbw.observations.secrets import redact_batch
 from busbw.readers import Item
 
 __all__ = [
+    "Collective",
     "Counter",
     "Curve",
     "Event",
@@ -29,12 +33,33 @@ __all__ = [
     "Pair",
     "Point",
     "Process",
+    "Progress",
     "Setting",
     "lines_of",
 ]
 
 MAX_EVENTS_A_NAME = 50_000
 """Events of one name that are kept; of the rest only the number."""
+MAX_LIKE_SETTINGS = 1_000
+"""Settings with the same name, value and origin that are kept of one host."""
+MAX_PROCESSES = 40_000
+"""Processes that are told from one another."""
+MAX_FACTS_BYTES = 128 * 2**20
+"""Estimated bytes of all messages, settings, connections, points, pairs, counters and devices that are kept."""
+ALWAYS_KEPT = 50
+"""Facts of one name that are kept also when there is no more room: what comes late may be the cause."""
+MAX_ALWAYS_KEPT = 20_000
+"""Such facts of all names together: names may be anything."""
+_FACT_BYTES, _FIELD_BYTES = 700, 130
+"""A fact with its line and numbers; one field more, each without its text. Estimates; benchmark E4 measures what comes of them."""
+_SLICE_ROWS = 4096
+"""Rows that are turned into Python objects at a time."""
+MAX_COLLECTIVES_A_GROUP = 250
+"""The last collectives of one rank in one process group that are kept."""
+MAX_RANKS_IN_GROUPS = 4_000
+"""Ranks times their process groups of which collectives are kept; those read later are left out as a whole."""
+MAX_PROGRESS = 500_000
+"""Rows of progress that are kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +208,54 @@ class Counter:
     at: LineRef
 
 
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """One collective as one rank saw it. `seq` counts within the group."""
+
+    source: str
+    group: str | None
+    desc: str | None
+    members: tuple[int, ...]
+    ranks: int | None
+    rank: int | None
+    host: str | None
+    seq: int
+    op: str | None
+    name: str
+    is_p2p: bool
+    size_bytes: int | None
+    input_numel: int | None
+    output_numel: int | None
+    dtype: str | None
+    state: str | None
+    retired: bool
+    created_ns: int | None
+    completed_ns: int | None
+    duration_ns: int | None
+    at: LineRef
+
+    @property
+    def done(self) -> bool:
+        """Whether it completed; gloo never says so in `state`, but retires it."""
+        return self.state == "completed" or self.retired
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far one rank is in a group or communicator, in all operations or in one."""
+
+    source: str
+    group: str | None
+    op: str | None
+    ranks: int | None
+    rank: int | None
+    host: str | None
+    pid: int | None
+    last_enqueued: int | None
+    last_completed: int | None
+    at: LineRef
+
+
 class Facts:
     """Everything known, indexed. Empty collections mean that nobody said anything."""
 
@@ -195,6 +268,9 @@ class Facts:
         self.curves: list[Curve] = []
         self.pairs: list[Pair] = []
         self.counters: list[Counter] = []
+        self.collectives: list[Collective] = []
+        """By artefact, rank and group, there in the order of the file."""
+        self.progress: list[Progress] = []
         self.devices: list[tuple[str | None, str | None, LineRef]] = []
         """(host, name, line) of every device a tool named."""
         self.topologies: list[tuple[str, TopologyMatrix | NcclTopology | NcclGraphs]] = []
@@ -230,7 +306,7 @@ class Facts:
         """NCCL versions printed, as tuples of integers, with their lines. RCCL's are by its own number."""
         found = []
         for event in self.all("nccl.version"):
-            numbers = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?", event.fields.get("version", ""))
+            numbers = re.match(r"(\d{1,6})\.(\d{1,6})(?:\.(\d{1,6}))?", event.fields.get("version", ""))
             if numbers is not None:
                 found.append((tuple(int(n) for n in numbers.groups() if n is not None), event))
         return found
@@ -249,7 +325,9 @@ class Facts:
         return sorted(found + self.unknown_warnings, key=lambda e: e.at)
 
 
-def lines_of(items: Iterable[Event | Setting | LinkGroup | Point | Pair | Counter], most: int = 12) -> list[LineRef]:
+def lines_of(
+    items: Iterable[Event | Setting | LinkGroup | Point | Pair | Counter | Collective | Progress], most: int = 12
+) -> list[LineRef]:
     """The lines of these facts without repeats, at most `most`, in order of file and line."""
     seen: dict[tuple[str, int], LineRef] = {}
     for item in items:
@@ -259,13 +337,50 @@ def lines_of(items: Iterable[Event | Setting | LinkGroup | Point | Pair | Counte
     return sorted(seen.values())
 
 
+class _Room:
+    """How much more is kept, and what was left out for want of room."""
+
+    def __init__(self) -> None:
+        self._used_bytes = self._always = 0
+        self._kept: dict[tuple[str, str | None], int] = defaultdict(int)
+        self.losses: dict[tuple[str, str], Loss] = {}
+
+    def takes(self, what: str, at: LineRef, size_bytes: int, name: str | None = None, most: int | None = None) -> bool:
+        """Whether one more fact is kept. Of each name at most `most`; when memory is full still the first few."""
+        key = (what, name)
+        kept = self._kept.get(key, 0)
+        if most is not None and kept >= most:
+            return self.leave_out(what, at, f"only the first {most:,} of a name are looked at")
+        if self._used_bytes + size_bytes > MAX_FACTS_BYTES:
+            if kept >= ALWAYS_KEPT or self._always >= MAX_ALWAYS_KEPT or size_bytes > 8 * _FACT_BYTES:
+                return self.leave_out(what, at, "too many to keep them all; explain the files of fewer hosts at a time")
+            self._always += 1
+        self._used_bytes += size_bytes
+        if kept < ALWAYS_KEPT or most is not None:
+            self._kept[key] = kept + 1
+        return True
+
+    def leave_out(self, what: str, at: LineRef, why: str) -> bool:
+        """Counts a fact that is not kept. False, always."""
+        known = self.losses.get((what, why))
+        self.losses[what, why] = (
+            Loss("summarised", at.path, at.line, f"{what} were counted, no more: {why}")
+            if known is None
+            else replace(known, count=known.count + 1)
+        )
+        return False
+
+
 class FactsBuilder:
     """Takes items of readers one by one and keeps what rules may ask for."""
 
     def __init__(self) -> None:
         self.facts = Facts()
+        self._room = _Room()
+        self._like: dict[tuple[Any, ...], int] = defaultdict(int)
         self._links: dict[tuple[Any, ...], LinkGroup] = {}
         self._curves: dict[tuple[str, int], Curve] = {}
+        self._collectives: dict[tuple[Any, ...], deque[Collective]] = {}
 
     def announce(self, artefact: Artefact) -> None:
         """Call before the items of an artefact."""
@@ -277,25 +392,39 @@ class FactsBuilder:
         if isinstance(item, Rows):
             handler = getattr(self, f"_add_{item.table}", None)
             if handler is not None:
-                handler(item.batch)
+                batch = redact_batch(item.batch)
+                for first in range(0, batch.num_rows, _SLICE_ROWS):
+                    handler(batch.slice(first, _SLICE_ROWS))
         elif isinstance(item, TopologyMatrix | NcclTopology | NcclGraphs):
             self.facts.topologies.append((self._path, item))
+
+    @property
+    def losses(self) -> list[Loss]:
+        """What was counted, no more, for want of room."""
+        return list(self._room.losses.values())
 
     def build(self) -> Facts:
         """The facts, once every item was added."""
         self.facts.links = list(self._links.values())
         self.facts.curves = list(self._curves.values())
+        self.facts.collectives = [collective for kept in self._collectives.values() for collective in kept]
         self._learn_ranks()
         return self.facts
 
     def _ref(self, row: Mapping[str, Any]) -> LineRef:
         return LineRef(self.facts.paths[row["artefact"]], row["line"], row["byte_offset"], row["artefact"])
 
-    def _process(self, host: str | None, pid: int | None) -> Process:
-        key = (host, pid)
-        if key not in self.facts.processes:
-            self.facts.processes[key] = Process(host, pid)
-        return self.facts.processes[key]
+    def _process(self, host: str | None, pid: int | None, at: LineRef) -> Process | None:
+        """None if too many are known."""
+        known = self.facts.processes.get((host, pid))
+        if known is None:
+            if len(self.facts.processes) >= MAX_PROCESSES:
+                self._room.leave_out(
+                    "lines of further processes", at, f"{MAX_PROCESSES:,} processes are told from one another"
+                )
+                return None
+            known = self.facts.processes[host, pid] = Process(host, pid)
+        return known
 
     def _add_events(self, batch: pa.RecordBatch) -> None:
         event = batch.column("event")
@@ -306,20 +435,23 @@ class FactsBuilder:
             self._add_event(row)
 
     def _add_event(self, row: Mapping[str, Any]) -> None:
-        name = row["event"]
+        name, fields = row["event"], row["fields"]
+        at = self._ref(row)
+        size = _FACT_BYTES + getsizeof(row["text"]) + sum(_FIELD_BYTES + getsizeof(value) for _, value in fields or ())
+        if not self._room.takes("messages", at, size, name, MAX_EVENTS_A_NAME):
+            return
         made = Event(
-            name or "", self._ref(row), row["text"], row["level"], row["time_ns"], row["host"], row["pid"], row["device"], row["rank"],
-            row["location"], row["function"], dict(row["fields"]),
+            name or "", at, row["text"], row["level"], row["time_ns"], row["host"], row["pid"], row["device"], row["rank"],
+            row["location"], row["function"], dict(fields),
         )  # fmt: skip
         if name is None:
-            if len(self.facts.unknown_warnings) < MAX_EVENTS_A_NAME:
-                self.facts.unknown_warnings.append(made)
-        elif len(self.facts.events[name]) < MAX_EVENTS_A_NAME:
-            self.facts.events[name].append(made)
+            self.facts.unknown_warnings.append(made)
         else:
-            return
+            self.facts.events[name].append(made)
         if made.host is not None or made.pid is not None or made.rank is not None:
-            process = self._process(made.host, made.pid)
+            process = self._process(made.host, made.pid, at)
+            if process is None:
+                return
             process.events.append(made)
             if made.device is not None:
                 process.devices.add(made.device)
@@ -347,26 +479,43 @@ class FactsBuilder:
             at = LineRef(
                 self.facts.paths[row["artefact"]], row["line_first"], row["byte_offset_first"], row["artefact"]
             )
+            if not self._room.takes("connections", at, _FACT_BYTES, row["via"] and row["via"].split("/", 1)[0]):
+                continue
             self._links[key] = LinkGroup(
                 row["host"], row["pid"], row["device"], row["direction"], row["via"] or "", at, row["line_count"], row["src_rank_first"],
                 row["dst_rank_first"],
             )  # fmt: skip
-            self._process(row["host"], row["pid"])
+            self._process(row["host"], row["pid"], at)
 
     def _add_settings(self, batch: pa.RecordBatch) -> None:
         for row in batch.to_pylist():
             if row["name"] is not None and row["value"] is not None:
-                made = Setting(
-                    row["name"], row["value"], row["origin"] or "", self._ref(row), row["host"], row["pid"], row["rank"]
-                )
-                self.facts.settings.append(made)
-                if row["pid"] is not None:
-                    process = self._process(row["host"], row["pid"])
-                    process.ranks.update(r for r in (row["rank"],) if r is not None)
-                    process.devices.update(d for d in (row["device"],) if d is not None)
+                self._add_setting(row)
+
+    def _add_setting(self, row: Mapping[str, Any]) -> None:
+        name, value, origin, at = row["name"], row["value"], row["origin"] or "", self._ref(row)
+        place = row["host"] if row["host"] is not None else row["rank"]
+        alike = (row["artefact"], place, name, value, origin)
+        if self._like.get(alike, 0) >= MAX_LIKE_SETTINGS:
+            self._room.leave_out("settings", at, f"more than {MAX_LIKE_SETTINGS:,} lines of a host say the same")
+            return
+        if not self._room.takes("settings", at, _FACT_BYTES + getsizeof(value), name):
+            return
+        self._like[alike] += 1
+        self.facts.settings.append(Setting(name, value, origin, at, row["host"], row["pid"], row["rank"]))
+        if row["pid"] is not None:
+            process = self._process(row["host"], row["pid"], at)
+            if process is not None:
+                process.ranks.update(r for r in (row["rank"],) if r is not None)
+                process.devices.update(d for d in (row["device"],) if d is not None)
 
     def _add_measurements(self, batch: pa.RecordBatch) -> None:
         for row in batch.to_pylist():
+            if row["tool"] == "nccl-inspector":
+                continue  # single calls of a job are no sweep; rules read them as collectives
+            at = self._ref(row)
+            if not self._room.takes("rows of benchmarks", at, _FACT_BYTES, row["collective"]):
+                continue
             key = (row["artefact"], row["table_index"] or 0)
             curve = self._curves.get(key)
             if curve is None:
@@ -387,28 +536,56 @@ class FactsBuilder:
                     row["busbw_bytes_per_s"],
                     row["wrong"],
                     row["in_place"],
-                    self._ref(row),
+                    at,
                 )
             )
 
     def _add_pairs(self, batch: pa.RecordBatch) -> None:
         for row in batch.to_pylist():
-            if row["value"] is not None:
-                made = Pair(
-                    row["tool"], row["quantity"], row["src"], row["dst"], row["value"], row["unit"], self._ref(row)
-                )
+            at = self._ref(row)
+            if row["value"] is not None and self._room.takes("pairs", at, _FACT_BYTES, row["quantity"]):
+                made = Pair(row["tool"], row["quantity"], row["src"], row["dst"], row["value"], row["unit"], at)
                 self.facts.pairs.append(made)
 
     def _add_counters(self, batch: pa.RecordBatch) -> None:
         for row in batch.to_pylist():
-            if row["value"] is not None:
-                self.facts.counters.append(
-                    Counter(row["host"], row["device"], row["name"], row["value"], self._ref(row))
-                )
+            at = self._ref(row)
+            if row["value"] is not None and self._room.takes("counters", at, _FACT_BYTES, row["name"]):
+                self.facts.counters.append(Counter(row["host"], row["device"], row["name"], row["value"], at))
 
     def _add_devices(self, batch: pa.RecordBatch) -> None:
         for row in batch.to_pylist():
-            self.facts.devices.append((row["host"], row["name"], self._ref(row)))
+            at = self._ref(row)
+            if self._room.takes("devices", at, _FACT_BYTES, row["name"]):
+                self.facts.devices.append((row["host"], row["name"], at))
+
+    def _add_collectives(self, batch: pa.RecordBatch) -> None:
+        for row in batch.to_pylist():
+            if row["seq"] is None:
+                continue
+            key = (row["artefact"], row["rank"], row["process_group"], row["group_desc"], row["is_p2p"])
+            kept = self._collectives.get(key)
+            if kept is None:
+                if len(self._collectives) >= MAX_RANKS_IN_GROUPS:
+                    continue
+                kept = self._collectives[key] = deque(maxlen=MAX_COLLECTIVES_A_GROUP)
+            kept.append(
+                Collective(
+                    row["source"] or "", row["process_group"], row["group_desc"], tuple(row["members"] or ()), row["ranks"], row["rank"], row["host"],
+                    row["seq"], row["op"], row["profiling_name"] or "", bool(row["is_p2p"]), row["size_bytes"], row["input_numel"],
+                    row["output_numel"], row["dtype"], row["state"], bool(row["retired"]), row["created_ns"], row["completed_ns"],
+                    row["duration_ns"], self._ref(row),
+                )
+            )  # fmt: skip
+
+    def _add_collective_progress(self, batch: pa.RecordBatch) -> None:
+        for row in batch.to_pylist():
+            if len(self.facts.progress) < MAX_PROGRESS:
+                made = Progress(
+                    row["source"] or "", row["process_group"], row["op"], row["ranks"], row["rank"], row["host"], row["pid"],
+                    row["last_enqueued"], row["last_completed"], self._ref(row),
+                )  # fmt: skip
+                self.facts.progress.append(made)
 
     def _learn_ranks(self) -> None:
         """NCCL's own rank numbers, from the lines of communicator set-up, are better than the launcher's."""

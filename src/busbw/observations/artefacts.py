@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+import os
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +29,18 @@ class Artefact:
     def of(cls, file: Path, shown_as: str) -> Artefact:
         """The artefact at `file`. Raises OSError if it cannot be read."""
         return cls(sha256_of(file), shown_as, file, file.stat().st_size)
+
+    @classmethod
+    def written(cls, pieces: Iterable[bytes], file: Path, shown_as: str) -> Artefact:
+        """The artefact made of these pieces, hashed while they are written to a new file that only its owner reads. Raises OSError."""
+        digest, size = hashlib.sha256(), 0
+        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "wb") as out:
+            for piece in pieces:
+                digest.update(piece)
+                size += len(piece)
+                out.write(piece)
+        return cls(digest.hexdigest(), shown_as, file, size)
 
     def chunks(self) -> Iterator[bytes]:
         """The bytes in pieces of at most CHUNK_BYTES. Raises OSError."""

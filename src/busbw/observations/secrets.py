@@ -9,8 +9,12 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
-__all__ = ["is_allowed_variable", "redact", "redact_text"]
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["is_allowed_variable", "redact", "redact_batch", "redact_text"]
 
 _ALLOWED_PREFIXES = (
     "NCCL_", "RCCL_", "UCX_", "UCC_", "FI_", "NVSHMEM_", "NIXL_", "OFI_NCCL_", "SHARP_", "HCOLL_", "MSCCLPP_",
@@ -108,10 +112,30 @@ _SPREAD_OPTION = re.compile(
     rb"""(?i)["']--?[a-z0-9_\-]{0,64}""" + _SECRET_END + rb"""[a-z0-9_\-]*["'],\s*(?P<value>""" + _STRING + rb")"
 )
 """An option and its value as two strings of a list, also on two lines."""
+_USER = rb"""(?!\d+:\d+\b)[^\s"':/]+:"""
+"""Not two numbers: `docker run --user 1000:1000`."""
+_USER_OPTION = rb"(?<![\w\-])(?:-[uU]|--(?:proxy-)?user)"
+_PASSWORD_OPTIONS: tuple[tuple[Sequence[bytes], re.Pattern[bytes]], ...] = (
+    ([b"-u"], re.compile(_USER_OPTION + rb"""(?:[= \t]*|["'],[ \t]*)["']""" + _USER + rb"""(?P<value>[^"'\n]+)""")),
+    ([b"-u"], re.compile(_USER_OPTION + rb"[= \t]*" + _USER + rb"""(?P<value>[^\s"']+)""")),
+    (
+        [b"mysql", b"mariadb", b"sshpass"],
+        re.compile(
+            rb"""(?i)\b(?:mysql|mariadb|sshpass)[^\n|;&]{0,500}?[\s"']-p(?:[ \t]*|["'],[ \t]*)(?P<value>"""
+            + _STRING
+            + rb"""|(?!-)[^\s"']+)"""
+        ),
+    ),
+)
+"""Passwords that only the program they are given to tells: `curl -u name:password`, `mysql -ppassword`. mysql takes the word after a
+lone `-p` for a database; people write passwords there."""
+_SET_TO = re.compile(rb"\b(?P<name>[A-Z_][A-Z0-9_]{1,127}) set (?:by [a-z ]{1,32})?to (?P<value>[^\s,]+)")
+"""How NCCL reports a variable. Source: NCCL, src/misc/param.cc, src/init.cc."""
+_SET_MARKERS = (b" set by ", b" set to ")
 _PRIVATE_KEY = re.compile(rb"(?P<value>-----BEGIN [A-Z ]*PRIVATE KEY-----[^-]*)")
 _BARE: tuple[tuple[Sequence[bytes], re.Pattern[bytes]], ...] = (
     (
-        [b"hf_", b"gh", b"glpat-", b"xox", b"sk-", b"sk_", b"pk_", b"npm_", b"pypi-", b"rk_"],
+        [b"hf_", b"gho_", b"ghp_", b"ghs_", b"github_pat", b"glpat-", b"xox", b"sk-", b"sk_", b"pk_", b"npm_", b"pypi-", b"rk_"],
         re.compile(rb"\b(?P<value>(?:hf|gh[pos]|github_pat|glpat|xox[abp]|[spr]k|npm|pypi)[-_][A-Za-z0-9_\-]{16,})"),
     ),
     ([b"akia"], re.compile(rb"\b(?P<value>AKIA[0-9A-Z]{16})\b")),
@@ -133,6 +157,7 @@ _MARKERS = (
     *_SECRET_WORDS,
     *_SPREAD_MARKERS,
     *(marker for markers, _ in _BARE for marker in markers),
+    *(marker for markers, _ in _PASSWORD_OPTIONS for marker in markers),
     _KEY_MARKER,
 )
 """In lower case: where none of them is and no NAME= may be denied, nothing is blanked."""
@@ -157,8 +182,9 @@ def redact(data: bytes) -> bytes:
     r"""The same bytes with values that must not be kept turned into `*`, byte for byte: length and line breaks stay.
 
     Blanks the value of NAME=VALUE and of "NAME": "VALUE" when NAME reads like a variable and is not allowed or reads
-    like a secret, values of options such as --token, and bare tokens of well-known shapes. Sees no secret in compressed
-    or encoded text, nor that of a variable written NAME: VALUE without quotes unless NAME ends like token or password.
+    like a secret, values of options such as --token, `-u name:password`, mysql's -p, and bare tokens of well-known shapes.
+    Sees no secret in compressed or encoded text, nor that of a variable written NAME: VALUE without quotes unless NAME
+    ends like token or password.
 
     >>> redact(b'"HF_TOKEN=hf_abc", "NCCL_DEBUG=INFO"')
     b'"HF_TOKEN=******", "NCCL_DEBUG=INFO"'
@@ -181,7 +207,8 @@ def redact(data: bytes) -> bytes:
             data = _sub_lines(words, pattern, _blank, data, lower)
     if words and found(_SPREAD_MARKERS):
         data = _SPREAD_OPTION.sub(_blank, data)
-    for markers, pattern in _BARE:
+    data = _sub_lines(found(_SET_MARKERS), _SET_TO, _if_denied, data, lower)
+    for markers, pattern in (*_PASSWORD_OPTIONS, *_BARE):
         data = _sub_lines(found(markers), pattern, _blank, data, lower)
     if _KEY_MARKER in suspects:
         data = _PRIVATE_KEY.sub(_blank, data)
@@ -190,9 +217,108 @@ def redact(data: bytes) -> bytes:
 
 def redact_text(text: str) -> str:
     """`redact` for one line of text that is shown or stored; its length may differ where a value is not ASCII."""
-    if "=" not in text and ":" not in text and "-" not in text and "_" not in text:
-        return text
     return redact(text.encode("utf-8", "surrogatepass")).decode("utf-8", "replace")
+
+
+_OUR_WORDS = frozenset({"artefact", "event", "level", "tool"})
+"""Columns in which busbw's own words stand, not the input's."""
+
+
+def redact_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The same rows with `redact_text` done to every string, also those in maps; a value whose variable is denied is blanked.
+
+    A batch without anything suspicious comes back as it is, for the price of one search a column.
+
+    >>> import pyarrow as pa
+    >>> redact_batch(pa.record_batch({"name": ["NCCL_AUTH_TOKEN"], "value": ["1234"]})).to_pylist()
+    [{'name': 'NCCL_AUTH_TOKEN', 'value': '****'}]
+    """
+    import pyarrow as pa  # noqa: PLC0415 - not for those who redact text only
+
+    given, names = batch.columns, batch.schema.names
+    texts = {i: column for i, column in enumerate(given) if names[i] not in _OUR_WORDS and _texts(column) is not None}
+    columns = list(given)
+    for i, suspicious in zip(texts, _are_suspicious([_texts(column) for column in texts.values()]), strict=True):
+        columns[i] = _redacted_column(texts[i], suspicious)
+    if "name" in names and "value" in names and pa.types.is_string(batch.schema.field("value").type):
+        value = names.index("value")
+        columns[value] = _redacted_values(given[names.index("name")], columns[value])
+    if all(new is old for new, old in zip(columns, given, strict=True)):
+        return batch
+    return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
+
+
+def _texts(column: pa.Array) -> pa.Array | None:
+    """The strings of a column, or of the maps in it; None if it has none."""
+    import pyarrow as pa  # noqa: PLC0415
+
+    if pa.types.is_map(column.type):
+        column = column.items
+    return column if pa.types.is_string(column.type) else None
+
+
+def _are_suspicious(columns: Sequence[pa.Array]) -> list[bool]:
+    """Whether anything in each of these columns may have to be blanked; the bytes of a column are searched as one text."""
+    import numpy as np  # noqa: PLC0415
+    import pyarrow as pa  # noqa: PLC0415
+    import pyarrow.compute as pc  # noqa: PLC0415
+
+    wholes = []
+    for column in columns:
+        _, offsets, data = column.buffers()
+        text = pa.py_buffer(b"")
+        if len(column) and data is not None:
+            bounds = np.frombuffer(offsets, np.int32)[column.offset : column.offset + len(column) + 1]
+            text = data.slice(int(bounds[0]), int(bounds[-1] - bounds[0]))
+        ends = pa.py_buffer(np.array([0, text.size], np.int64))
+        wholes.append(pa.Array.from_buffers(pa.large_binary(), 1, [None, ends, text]))
+    if not wholes:
+        return []
+    found: list[bool] = pc.match_substring_regex(pa.concat_arrays(wholes), _SUSPECT).to_pylist()
+    return found
+
+
+def _redacted_column(column: pa.Array, suspicious: bool) -> pa.Array:
+    """The column itself if nothing in it changes."""
+    import pyarrow as pa  # noqa: PLC0415
+    import pyarrow.compute as pc  # noqa: PLC0415
+
+    if pa.types.is_string(column.type):
+        return _redacted_strings(column) if suspicious else column
+    keys, items = column.keys, column.items
+    blanked = _redacted_values(keys, _redacted_strings(items) if suspicious else items)
+    if blanked is items:
+        return column
+    whole = pa.MapArray.from_arrays(column.offsets, keys, blanked)
+    rows = pc.if_else(column.is_valid(), pa.array(range(len(whole)), pa.int64()), None)
+    return whole.take(rows) if column.null_count else whole
+
+
+def _redacted_strings(column: pa.Array) -> pa.Array:
+    import pyarrow.compute as pc  # noqa: PLC0415
+
+    return _replaced(column, pc.match_substring_regex(column, _SUSPECT), redact_text)
+
+
+def _redacted_values(names: pa.Array, values: pa.Array) -> pa.Array:
+    """Values of variables; those whose name is denied become asterisks."""
+    import pyarrow.compute as pc  # noqa: PLC0415
+
+    denied = pc.match_substring_regex(names, f"(?i:{_SECRET_NAME.pattern})")
+    return _replaced(values, denied, lambda value: "*" * len(value)) if pc.any(denied).as_py() else values
+
+
+def _replaced(column: pa.Array, where: pa.Array, change: Callable[[str], str]) -> pa.Array:
+    """The column itself if nothing changes."""
+    import pyarrow as pa  # noqa: PLC0415
+    import pyarrow.compute as pc  # noqa: PLC0415
+
+    where = pc.and_(pc.fill_null(where, False), column.is_valid())
+    old = column.filter(where).to_pylist()
+    known = {text: change(text) for text in set(old)}
+    if all(text == new for text, new in known.items()):
+        return column
+    return pc.replace_with_mask(column, where, pa.array([known[text] for text in old], column.type))
 
 
 def _suspects(data: bytes) -> bytes:

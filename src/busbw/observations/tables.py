@@ -70,6 +70,22 @@ SCHEMAS: dict[str, pa.Schema] = {
                            ("value", pa.float64())]),
     # What connects two devices of a node (nvidia-smi topo -m, NCCL's topology).
     "paths": pa.schema([*_WHERE, ("host", pa.string()), ("src", pa.string()), ("dst", pa.string()), ("path", pa.string())]),
+    # One collective as one rank saw it (PyTorch's Flight Recorder, NCCL's Inspector). `seq` counts within the process group or communicator:
+    # at equal (process_group, seq) all ranks must do the same. rank: in the job for the Flight Recorder, in the communicator for NCCL's
+    # tools; `members`: ranks of the job in the group. state: scheduled, started, completed. size_bytes as everywhere.
+    "collectives": pa.schema([
+        *_WHERE, *_PROCESS, ("source", pa.string()), ("process_group", pa.string()), ("group_desc", pa.string()), ("ranks", pa.int32()),
+        ("members", pa.list_(pa.int32())), ("seq", pa.int64()), ("op", pa.string()), ("profiling_name", pa.string()), ("is_p2p", pa.bool_()),
+        ("peer", pa.int32()), ("size_bytes", pa.int64()), ("input_numel", pa.int64()), ("output_numel", pa.int64()), ("dtype", pa.string()),
+        ("state", pa.string()), ("retired", pa.bool_()), ("created_ns", pa.int64()), ("started_ns", pa.int64()),
+        ("completed_ns", pa.int64()), ("duration_ns", pa.int64()), ("timeout_ns", pa.int64()),
+    ]),
+    # How far a rank is in a process group or communicator: sequence numbers of the Flight Recorder, or calls counted by NCCL's RAS.
+    # op: NULL where all operations count together.
+    "collective_progress": pa.schema([
+        *_WHERE, *_PROCESS, ("source", pa.string()), ("process_group", pa.string()), ("group_desc", pa.string()), ("ranks", pa.int32()),
+        ("op", pa.string()), ("last_enqueued", pa.int64()), ("last_started", pa.int64()), ("last_completed", pa.int64()),
+    ]),
     # What could not be read.
     "losses": pa.schema([("artefact", pa.string()), ("path", pa.string()), ("line", pa.int64()), ("kind", pa.string()),
                          ("detail", pa.string()), ("count", pa.int64())]),

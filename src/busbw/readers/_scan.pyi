@@ -12,6 +12,11 @@ class LogScanner:
         they begin at the start of the message and are tried before all others. Raises ValueError for a template that is malformed.
         """
 
+    def fresh(self, plain_budget_bytes: int) -> LogScanner:
+        """
+        A scanner for another file, with the same templates, which are not taken apart again.
+        """
+
     def feed(self, chunk: bytes) -> None:
         """The next bytes of the file."""
 

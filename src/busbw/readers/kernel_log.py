@@ -23,7 +23,6 @@ TEMPLATES: tuple[Template, ...] = (
     ),
     Template("kernel.gpu_named", "NVRM: The NVIDIA GPU {bus_id:w}", "NVIDIA driver", "info"),
     Template("kernel.gpu_init_failed", "NVRM: GPU {bus_id:w}: RmInitAdapter failed{rest:s}", "NVIDIA driver", "error"),
-    Template("kernel.gpu_throttled", "~NVRM: {what:s}thermal{rest:s}", "NVIDIA driver", "warning"),
     Template(
         "kernel.pcie_error", "PCIe Bus Error: severity={severity:s}, type={type:s}", "drivers/pci/pcie/aer.c", "warning"
     ),

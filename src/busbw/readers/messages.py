@@ -130,8 +130,13 @@ PYTORCH: tuple[Template, ...] = (
         "warning",
     ),
     Template("torch.collective_call", "torch.distributed.{collective:w}(", "Python stack", "info"),
-    Template("torch.out_of_memory", "~CUDA out of memory{rest:s}", "c10/cuda/CUDACachingAllocator.cpp", "error"),
-    Template("torch.out_of_memory", "~HIP out of memory{rest:s}", "c10/hip", "error"),
+    Template(
+        "torch.out_of_memory",
+        "~CUDA out of memory. Tried to allocate{rest:s}",
+        "c10/cuda/CUDACachingAllocator.cpp",
+        "error",
+    ),
+    Template("torch.out_of_memory", "~HIP out of memory. Tried to allocate{rest:s}", "c10/hip", "error"),
 )
 CUDA: tuple[Template, ...] = (
     Template(
@@ -352,7 +357,12 @@ SHELL: tuple[Template, ...] = (
     Template("system.shm_size", "^shm {size:w} {used:w} {free:w} {share:w} /dev/shm", "df -h", "info"),
     Template("system.shm_size", "^tmpfs {size:w} {used:w} {free:w} {share:w} /dev/shm", "df -h", "info"),
     Template("system.shm_size", "~/dev/shm {what:s} {size:d} MB", "a note", "info"),
-    Template("system.bus_error_shm", "~insufficient shared memory (shm)", "PyTorch data loader", "error"),
+    Template(
+        "system.bus_error_shm",
+        "~bus error encountered in worker{rest:s}insufficient shared memory",
+        "PyTorch data loader",
+        "error",
+    ),
     Template("note.figure", "^{condition:s}: max busbw {value:f} GB/s", "a note with a measurement", "info"),
     Template("note.figure", "^{condition:s}: busbw {value:f} GB/s", "a note with a measurement", "info"),
     Template("note.figure", "^{condition:s}: {value:f} GB/s", "a note with a measurement", "info"),

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from busbw.errors import Loss
 from busbw.observations import SCHEMAS, Artefact, Rows
+from busbw.observations.artefacts import CHUNK_BYTES
 from busbw.readers._scan import LogScanner
 from busbw.readers.base import Item, LineReader, PlainLine, TableReader, Template
 
@@ -36,11 +37,10 @@ class TextScan:
         self.readers = tuple(readers)
         self.templates: tuple[Template, ...] = tuple(t for reader in self.readers for t in reader.templates)
         self.owner = np.array([i for i, reader in enumerate(self.readers) for _ in reader.templates], dtype=np.int64)
-        self._patterns = [t.pattern for t in self.templates]
-        self._with_table = [i for i, t in enumerate(self.templates) if t.table is not None]
-        compiled = LogScanner(self._patterns, self._with_table, 0)
-        self._field_names: list[list[str]] = compiled.field_names()
-        self._field_types: list[str] = compiled.field_types()
+        with_table = [i for i, t in enumerate(self.templates) if t.table is not None]
+        self._compiled = LogScanner([t.pattern for t in self.templates], with_table, 0)
+        self._field_names: list[list[str]] = self._compiled.field_names()
+        self._field_types: list[str] = self._compiled.field_types()
         every_name = [name for names in self._field_names for name in names]
         self._names = pa.array(every_name or [""], type=pa.string())
         starts = np.cumsum([0, *(len(names) for names in self._field_names)])
@@ -50,7 +50,7 @@ class TextScan:
 
     def scanner(self, plain_budget_bytes: int = PLAIN_BUDGET_BYTES) -> LogScanner:
         """A fresh scanner for one file."""
-        return LogScanner(self._patterns, self._with_table, plain_budget_bytes)
+        return self._compiled.fresh(plain_budget_bytes)
 
     def events(
         self, raw: dict[str, Any], scanner: LogScanner, artefact: Artefact
@@ -137,7 +137,8 @@ def scan_text(
     plain: list[PlainLine] = []
     for chunk in artefact.chunks():
         scanner.feed(chunk)
-        yield from _batch(scanner, grammar, artefact, plain, found)
+        if len(chunk) == CHUNK_BYTES:  # a shorter one is the last: a small file is one batch
+            yield from _batch(scanner, grammar, artefact, plain, found)
         if progress is not None:
             progress(len(chunk))
     scanner.finish()
@@ -167,11 +168,10 @@ def _batch(
         if (template < 0).any():
             found.add("nccl-log")
         owner = np.where(template >= 0, grammar.owner[np.maximum(template, 0)], -1) if len(grammar.owner) else template
-        for i, reader in enumerate(grammar.readers):
-            mine = np.flatnonzero(owner == i)
-            if len(mine):
-                found.add(reader.name)
-                yield from reader.derive(batch if len(mine) == batch.num_rows else batch.take(pa.array(mine)))
+        for i in np.unique(owner[owner >= 0]).tolist():
+            reader, mine = grammar.readers[i], np.flatnonzero(owner == i)
+            found.add(reader.name)
+            yield from reader.derive(batch if len(mine) == batch.num_rows else batch.take(pa.array(mine)))
 
 
 def _plain_lines(raw: dict[str, Any], rows: np.ndarray, scanner: LogScanner, grammar: TextScan) -> Iterator[PlainLine]:

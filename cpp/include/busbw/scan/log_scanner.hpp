@@ -10,6 +10,7 @@
 #include <cstring>
 #include <functional>
 #include <limits>
+#include <memory>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -240,31 +241,81 @@ struct ScanCounts {
   std::int64_t bytes_with_nul = 0;           ///< lines that hold a NUL byte
 };
 
+/// The templates of a scan, taken apart once and never changed after: any number of scanners, in any threads, share one.
+class LogGrammar {
+ public:
+  /// rowed: the templates, by index and in ascending order, whose lines become rows of typed columns; they begin at the start of the
+  /// message and are tried before all others. Throws std::invalid_argument for a malformed template, and for one in rowed that cannot be.
+  LogGrammar(const std::vector<std::string>& patterns, const std::vector<std::size_t>& rowed)
+      : templates(make_templates(patterns)),
+        with_rows(rowed),
+        searched(all_but(with_rows, templates.size())),
+        starts(make_starts(templates, with_rows)),
+        keywords(make_keywords(templates, searched)) {}
+
+  const std::vector<LineTemplate> templates;
+  const std::vector<std::size_t> with_rows;
+  const std::vector<std::size_t> searched;  ///< the other templates
+  const StartFilter starts;                 ///< of with_rows
+  const KeywordSearch keywords;             ///< of searched
+
+ private:
+  static std::vector<LineTemplate> make_templates(const std::vector<std::string>& patterns) {
+    std::vector<LineTemplate> out;
+    out.reserve(patterns.size());
+    for (const auto& pattern : patterns) out.emplace_back(pattern);
+    return out;
+  }
+  static std::vector<std::size_t> all_but(const std::vector<std::size_t>& left_out, std::size_t n) {
+    std::vector<std::size_t> out;
+    for (std::size_t t = 0, i = 0; t < n; ++t)
+      if (i < left_out.size() && left_out[i] == t) ++i;
+      else out.push_back(t);
+    if (out.size() + left_out.size() != n) throw std::invalid_argument("templates with rows are not in ascending order, or there are fewer templates");
+    return out;
+  }
+  static StartFilter make_starts(const std::vector<LineTemplate>& all, const std::vector<std::size_t>& rowed) {
+    std::vector<StartBytes> out;
+    for (const auto t : rowed) {
+      if (!all[t].begins_at_start()) throw std::invalid_argument("template " + std::to_string(t) + " has rows, so it needs ^ in front");
+      out.push_back(all[t].start_bytes());
+    }
+    return StartFilter(out);
+  }
+  static KeywordSearch make_keywords(const std::vector<LineTemplate>& all, const std::vector<std::size_t>& indices) {
+    std::vector<std::string_view> words;
+    for (const auto t : indices) words.push_back(all[t].keyword());
+    return KeywordSearch(words);
+  }
+};
+
 /// Feed chunks of a file in order, take() the batch when it suits, finish() at the end. Memory: one chunk and one batch.
 /// One thread at a time.
 class LogScanner {
  public:
   static constexpr std::size_t kLongestLine = 64 * 1024;
 
+  /// What some editors put before the first line of UTF-8; no part of it.
+  static constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
+
   /// A line without marker and template costs at least this much of the budget: its columns take room too.
   static constexpr std::int64_t kLeastPlainCost = 32;
 
-  /// with_rows: the templates, by index and in ascending order, whose lines become rows of typed columns; they begin at the start of the
-  /// message and are tried before all others. plain_budget_bytes: how much text of lines without NCCL marker and without template is
-  /// kept, over the whole file. Throws std::invalid_argument for a malformed template, and for one in with_rows that cannot be.
-  LogScanner(const std::vector<std::string>& patterns, const std::vector<std::size_t>& with_rows, std::int64_t plain_budget_bytes)
-      : templates_(make_templates(patterns)),
-        with_rows_(with_rows),
-        searched_(all_but(with_rows, templates_.size())),
-        starts_(make_starts(templates_, with_rows)),
-        keywords_(make_keywords(templates_, searched_)),
-        plain_budget_bytes_(plain_budget_bytes) {
-    hits_.assign((searched_.size() + 63) / 64, 0);
-    for (const auto t : with_rows_) {
-      rows_.push_back(empty_rows(templates_[t]));
-      names_.emplace_back(templates_[t].fields().size());
+  /// plain_budget_bytes: how much text of lines without NCCL marker and without template is kept, over the whole file.
+  LogScanner(std::shared_ptr<const LogGrammar> grammar, std::int64_t plain_budget_bytes)
+      : grammar_(std::move(grammar)), plain_budget_bytes_(plain_budget_bytes), hits_((grammar_->searched.size() + 63) / 64) {
+    for (const auto t : grammar_->with_rows) {
+      rows_.push_back(empty_rows(grammar_->templates[t]));
+      names_.emplace_back(grammar_->templates[t].fields().size());
     }
   }
+
+  /// With a grammar of its own. Throws as LogGrammar does.
+  LogScanner(const std::vector<std::string>& patterns, const std::vector<std::size_t>& with_rows, std::int64_t plain_budget_bytes)
+      : LogScanner(std::make_shared<const LogGrammar>(patterns, with_rows), plain_budget_bytes) {}
+
+  /// A scanner for another file: it shares the grammar and nothing else, so it costs no compilation.
+  LogScanner fresh(std::int64_t plain_budget_bytes) const { return {grammar_, plain_budget_bytes}; }
 
   void feed(std::string_view chunk) {
     std::size_t begin = 0;
@@ -306,7 +357,7 @@ class LogScanner {
   std::vector<TableRows> take_rows() {
     std::vector<TableRows> out;
     for (std::size_t i = 0; i < rows_.size(); ++i) {
-      out.push_back(std::exchange(rows_[i], empty_rows(templates_[with_rows_[i]])));
+      out.push_back(std::exchange(rows_[i], empty_rows(grammar_->templates[grammar_->with_rows[i]])));
       reserve_rows_like(rows_[i], out.back());
     }
     return out;
@@ -322,8 +373,8 @@ class LogScanner {
   }
 
   const ScanCounts& counts() const { return counts_; }
-  const std::vector<LineTemplate>& templates() const { return templates_; }
-  const std::vector<std::size_t>& with_rows() const { return with_rows_; }
+  const std::vector<LineTemplate>& templates() const { return grammar_->templates; }
+  const std::vector<std::size_t>& with_rows() const { return grammar_->with_rows; }
   /// The words of a field of type k, by code: field f of template with_rows[i].
   const StringColumn& names(std::size_t i, std::size_t f) const { return names_[i][f].values(); }
   const StringColumn& hosts() const { return hosts_.values(); }
@@ -331,33 +382,6 @@ class LogScanner {
   const StringColumn& functions() const { return functions_.values(); }
 
  private:
-  static std::vector<LineTemplate> make_templates(const std::vector<std::string>& patterns) {
-    std::vector<LineTemplate> out;
-    out.reserve(patterns.size());
-    for (const auto& pattern : patterns) out.emplace_back(pattern);
-    return out;
-  }
-  static std::vector<std::size_t> all_but(const std::vector<std::size_t>& left_out, std::size_t n) {
-    std::vector<std::size_t> out;
-    for (std::size_t t = 0, i = 0; t < n; ++t)
-      if (i < left_out.size() && left_out[i] == t) ++i;
-      else out.push_back(t);
-    if (out.size() + left_out.size() != n) throw std::invalid_argument("templates with rows are not in ascending order, or there are fewer templates");
-    return out;
-  }
-  static StartFilter make_starts(const std::vector<LineTemplate>& templates, const std::vector<std::size_t>& with_rows) {
-    std::vector<StartBytes> out;
-    for (const auto t : with_rows) {
-      if (!templates[t].begins_at_start()) throw std::invalid_argument("template " + std::to_string(t) + " has rows, so it needs ^ in front");
-      out.push_back(templates[t].start_bytes());
-    }
-    return StartFilter(out);
-  }
-  static KeywordSearch make_keywords(const std::vector<LineTemplate>& templates, const std::vector<std::size_t>& searched) {
-    std::vector<std::string_view> words;
-    for (const auto t : searched) words.push_back(templates[t].keyword());
-    return KeywordSearch(words);
-  }
   static TableRows empty_rows(const LineTemplate& shape) {
     TableRows out;
     for (const auto type : shape.types()) out.fields.push_back({type, {}, {}, {}, {}});
@@ -418,6 +442,7 @@ class LogScanner {
       raw = raw.substr(0, kLongestLine);
       if (counts_.cut_lines++ == 0) counts_.first_cut_line = number;
     }
+    if (number == 1 && raw.starts_with(kByteOrderMark)) raw.remove_prefix(kByteOrderMark.size());
     const bool ascii = is_plain_ascii(raw);
     const std::string_view text = ascii ? raw : clean(raw);
     if (text.empty()) {
@@ -427,7 +452,7 @@ class LogScanner {
     if (!ascii && text.find('\0') != std::string_view::npos) ++counts_.bytes_with_nul;
     const LineHead head = parse_line_head(text);
     if (head.level != Level::kPlain) ++counts_.nccl_lines;
-    const int row_of = starts_.first_that(head.message, [&](std::size_t i) { return templates_[with_rows_[i]].match(head.message, fields_); });
+    const int row_of = grammar_->starts.first_that(head.message, [&](std::size_t i) { return grammar_->templates[grammar_->with_rows[i]].match(head.message, fields_); });
     if (row_of >= 0) {
       keep_row(head, number, offset, static_cast<std::size_t>(row_of), ascii);
       return;
@@ -460,7 +485,7 @@ class LogScanner {
   /// Index of the first template without rows, in the order given, that takes the message; -1 if none. searched: where to look for keywords.
   int match(std::string_view message, std::string_view searched) {
     bool any = false;
-    keywords_.find(searched, [&](std::uint32_t k) {
+    grammar_->keywords.find(searched, [&](std::uint32_t k) {
       hits_[k / 64] |= std::uint64_t{1} << (k % 64);
       any = true;
     });
@@ -470,9 +495,9 @@ class LogScanner {
       std::uint64_t bits = hits_[w];
       hits_[w] = 0;
       while (bits != 0 && matched < 0) {
-        const std::size_t index = searched_[w * 64 + static_cast<std::size_t>(std::countr_zero(bits))];
+        const std::size_t index = grammar_->searched[w * 64 + static_cast<std::size_t>(std::countr_zero(bits))];
         bits &= bits - 1;
-        if (templates_[index].match(message, fields_)) matched = static_cast<int>(index);
+        if (grammar_->templates[index].match(message, fields_)) matched = static_cast<int>(index);
       }
     }
     return matched;
@@ -525,19 +550,15 @@ class LogScanner {
 
   static std::int32_t small(std::int64_t value) { return value > std::numeric_limits<std::int32_t>::max() ? -1 : static_cast<std::int32_t>(value); }
 
-  std::vector<LineTemplate> templates_;
-  std::vector<std::size_t> with_rows_;
-  std::vector<std::size_t> searched_;  ///< the other templates
-  StartFilter starts_;                 ///< of with_rows_
-  KeywordSearch keywords_;             ///< of searched_
+  std::shared_ptr<const LogGrammar> grammar_;
   std::int64_t plain_budget_bytes_;
   std::vector<std::uint64_t> hits_;
   std::vector<std::string_view> fields_;
   std::string carried_, cleaned_, blanked_;
   std::size_t carried_bytes_ = 0;
   ScanBatch batch_;
-  std::vector<TableRows> rows_;               ///< by place in with_rows_
-  std::vector<std::vector<Interned>> names_;  ///< by place in with_rows_ and field
+  std::vector<TableRows> rows_;               ///< by place in with_rows
+  std::vector<std::vector<Interned>> names_;  ///< by place in with_rows and field
   ScanCounts counts_;
   Interned hosts_, locations_, functions_;
 };

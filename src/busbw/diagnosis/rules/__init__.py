@@ -14,6 +14,7 @@ from busbw.diagnosis.rules import (
     environment,
     gpu,
     gpudirect,
+    hangs,
     ibgda,
     in_network,
     interface,
@@ -35,7 +36,7 @@ __all__ = ["RULES", "Rule"]
 Rule = Callable[[Facts], Iterator[Finding]]
 
 _FAMILIES = (
-    desync, straggler, gpudirect,  # ranks that differ from each other
+    desync, hangs, straggler, gpudirect,  # ranks that differ from each other
     gpu, nvlink, shared_memory, interface, bootstrap, nic_resources, path_to_peer, peer_to_peer, ibgda, network_fallback, library_version, in_network,
     environment, pcie, link_rate, affinity, topology, benchmark,  # absolute expectations
 )  # fmt: skip

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from busbw.diagnosis.facts import Event, Facts, lines_of
 from busbw.diagnosis.findings import Finding
+from busbw.diagnosis.rules.shared import whole
 from busbw.hardware.formats import TopologyMatrix
 
 __all__ = ["RULES"]
@@ -21,9 +22,10 @@ def _cpus(mask: str) -> int | None:
         total = 0
         for part in text.split(","):
             first, _, last = part.partition("-")
-            if not first.isdigit() or (last and not last.isdigit()):
+            low, high = whole(first), whole(last or first)
+            if low is None or high is None:
                 return None
-            total += int(last or first) - int(first) + 1
+            total += high - low + 1
         return total
     try:
         return sum(int(word, 16).bit_count() for word in text.split(","))

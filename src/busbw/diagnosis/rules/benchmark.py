@@ -116,16 +116,13 @@ _REMEDIES = {
 
 
 def _suspect(near: tuple[Tier, ...], curve: Curve, facts: Facts) -> str:
-    kinds = [t.kind for t in near]
+    """The kind that goes with the tier which is named, so that sentence and kind agree."""
+    tier = near[0].kind if near else ""
     if (curve.nodes or 1) > 1:
-        if "socket" in kinds:
-            return "socket-fallback"
-        return "link-rate-degraded" if "nic" in kinds else "gdr-peermem-missing"
+        return {"socket": "socket-fallback", "nic": "link-rate-degraded"}.get(tier, "gdr-peermem-missing")
     if active(facts, "NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL"):
         return "env-p2p-level-forced"
-    if "host_memory" in kinds or "pcie" in kinds:
-        return "pcie-link-degraded"
-    return "nvlink-down"
+    return "pcie-link-degraded" if tier in ("host_memory", "pcie") else "nvlink-down"
 
 
 def crawling_between_nodes(facts: Facts) -> Iterator[Finding]:

@@ -24,7 +24,7 @@ EFFECTS = frozenset({
 
 _Process = tuple[str | None, int | None]
 _PERSONAL = re.compile(
-    r"^(NCCL_SOCKET_IFNAME|NCCL_TOPO_FILE|NCCL_IB_HCA|NCCL_HOSTID|NCCL_DEBUG.*|NCCL_TOPO_DUMP.*|NCCL_GRAPH_.*|NCCL_COMM_ID|CUDA_VISIBLE_DEVICES|.*RANK.*|SLURM_.*|NCCL_NET_PLUGIN|"
+    r"^(NCCL_SOCKET_IFNAME|NCCL_IB_GID_INDEX|NCCL_TOPO_FILE|NCCL_IB_HCA|NCCL_HOSTID|NCCL_DEBUG.*|NCCL_TOPO_DUMP.*|NCCL_GRAPH_.*|NCCL_COMM_ID|CUDA_VISIBLE_DEVICES|.*RANK.*|SLURM_.*|NCCL_NET_PLUGIN|"
     r"NCCL_GRAPH_DUMP_FILE|LD_LIBRARY_PATH|LD_PRELOAD|OMPI_.*|.*_LOCAL.*|NCCL_CONF_FILE)$"
 )
 """Variables that may differ between ranks or hosts."""
@@ -132,10 +132,15 @@ def settings_differ(facts: Facts) -> Iterator[Finding]:
     """A variable that must agree has different values on ranks of one job.
 
     Fires for NCCL_* variables of the log itself when at least two hosts (or ranks) print their environment. Variables that name devices,
-    files or ranks may differ. Silent for trials on command lines.
+    files or ranks may differ. Silent for trials on command lines, and where communicators tell several jobs apart.
     """
     said: dict[str, dict[str, list[Setting]]] = defaultdict(lambda: defaultdict(list))
     where: set[str] = set()
+    printed = {
+        (s.host, s.pid) for s in facts.settings if s.host is not None and s.origin not in ("note", "command line")
+    }
+    if len(_jobs(facts, printed)) > 1:
+        return
     for setting in facts.settings:
         place = (
             setting.host if setting.host is not None else (f"rank {setting.rank}" if setting.rank is not None else None)
@@ -231,7 +236,7 @@ def collectives_differ(facts: Facts) -> Iterator[Finding]:
     truncated = [
         e
         for e in facts.all("nccl.message_truncated")
-        if e not in short and (e.number("got") or 0) <= 2**20 and "NET" in e.text.upper()
+        if e.file != "bootstrap.cc" and (e.number("got") or 0) <= 2**20 and "NET" in e.text.upper()
     ]
     if truncated:
         yield Finding(
@@ -353,16 +358,32 @@ def timeout_without_witness(facts: Facts) -> Iterator[Finding]:
         )
 
 
+_JOB_PROGRAM = re.compile(
+    r"python|_perf|torch|ray|train|vllm|sglang|mpi|orted|slurmstep|deepspeed|osu_|ucx|trt|triton|pt_main|nccl|julia|bench",
+    re.IGNORECASE,
+)
+"""Names of programs that take part in GPU jobs."""
+
+
+def _of_the_job(facts: Facts, event: Event) -> bool:
+    """Whether the process of a kernel message may be a rank: by its name, or by its pid in a log of the job."""
+    pids = {pid for _, pid in facts.processes}
+    return _JOB_PROGRAM.search(event.fields.get("name", "")) is not None or event.number("pid") in pids
+
+
 def process_died(facts: Facts) -> Iterator[Finding]:
     """A process of the job ended; closed connections and remote errors on the others follow from it.
 
-    Fires on a process killed, crashed or out of memory (kernel, launcher), and weakly on closed connections or an exit code alone. Silent
+    Minor where neither name nor pid ties a killed process to the job and no peer complains. Fires on a process killed, crashed or out of memory (kernel, launcher), and weakly on closed connections or an exit code alone. Silent
     about the service thread's "Connection closed by localRank", which a normal end prints too, and about a store that IPv6 does not reach.
     """
     died = facts.all(*DEATHS)
     by_itself = [e for e in died if "exit code" in e.text.lower()]
     died = [e for e in died if e not in by_itself]
     died += [e for e in facts.all("torch.child_failed") if (e.number("code") or 0) < 0]
+    strangers = [e for e in died if e.name in ("kernel.killed", "kernel.segfault") and not _of_the_job(facts, e)]
+    strange = {e.at for e in strangers}
+    died = [e for e in died if e.at not in strange]
     effects = facts.all(
         "nccl.peer_closed",
         "nccl.remote_result",
@@ -375,6 +396,12 @@ def process_died(facts: Facts) -> Iterator[Finding]:
         e for e in effects if "errno: 97" not in e.text
     ] + by_itself  # IPv6 was tried first: healthy jobs warn so
     completions = [e for e in facts.all("nccl.ib_completion") if e.number("status") == 5]
+    if strangers and not died and not effects and not completions:
+        yield Finding(
+            "peer-process-died", 0.3, "minor", "a process was killed or crashed on this host; nothing ties it to the job", lines_of(strangers),
+            "Compare its pid and name with the ranks of the job.", ["ps or the scheduler's accounting at that time"],
+        )  # fmt: skip
+    died += strangers if effects or completions else []
     if died:
         yield Finding(
             "peer-process-died", 0.8, "fatal", "a process of the job was killed or crashed", lines_of([*died, *effects[:4]]),

@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 
 from busbw.diagnosis.facts import Event, Facts, LinkGroup, Point, Setting, lines_of
 from busbw.diagnosis.findings import Finding
-from busbw.diagnosis.rules.shared import active, has_nvlink
+from busbw.diagnosis.rules.shared import active, has_nvlink, whole
+from busbw.hardware import find_accelerator
 from busbw.nccl import load_variables
 
 __all__ = ["RULES"]
@@ -192,6 +193,12 @@ def peer_to_peer_switched_off(facts: Facts) -> Iterator[Finding]:
         )  # fmt: skip
 
 
+_MOST_CHANNELS = 64
+"""NCCL 2.25 and later; 32 before (MAXCHANNELS, src/include/device.h)."""
+_MOST_CHANNELS_RCCL = 256
+"""RCCL on MI300 (guess from its MAXCHANNELS of 128 and 256)."""
+
+
 def channels_without_effect(facts: Facts) -> Iterator[Finding]:
     """A number of channels or threads that NCCL ignores, limits, or that starves it.
 
@@ -209,18 +216,20 @@ def channels_without_effect(facts: Facts) -> Iterator[Finding]:
         "NCCL_MIN_NRINGS",
     )
     settings = active(facts, *names)
-    few = [s for s in settings if "MAX" in s.name and s.value.isdigit() and int(s.value) <= 2]
-    lows = [s for s in settings if "MIN" in s.name and s.value.isdigit()]
-    highs = [s for s in settings if "MAX" in s.name and s.value.isdigit()]
-    crossed = [s for s in lows if any(int(s.value) > int(h.value) for h in highs)]
-    beyond = [s for s in lows if int(s.value) > 64]
-    channels = [e for e in facts.all("nccl.channels") if any((e.number("coll") or 0) < int(s.value) for s in lows)]
+    few = [s for s in settings if "MAX" in s.name and (whole(s.value) or 99) <= 2]
+    lows = {s: n for s in settings if "MIN" in s.name and (n := whole(s.value)) is not None}
+    least_high = min((n for s in settings if "MAX" in s.name and (n := whole(s.value)) is not None), default=None)
+    crossed = [s for s, n in lows.items() if least_high is not None and n > least_high]
+    most = _MOST_CHANNELS_RCCL if facts.all("nccl.rccl_version") else _MOST_CHANNELS
+    beyond = [s for s, n in lows.items() if n > most]
+    asked = max(lows.values(), default=0)
+    channels = [e for e in facts.all("nccl.channels") if (e.number("coll") or 0) < asked]
     tell = ["grep 'coll channels' in a log with NCCL_DEBUG=INFO"]
     if said or crossed or beyond or channels:
         yield Finding(
             "env-channels-ineffective", 0.7 if said or channels else 0.5, "minor", "a channel or thread setting is out of range or ignored",
             lines_of([*said, *crossed, *beyond, *channels, *settings]),
-            "Unset it; NCCL_MIN_CTAS and NCCL_MAX_CTAS (at most 64) are today's names.", tell,
+            "Unset it; NCCL_MIN_CTAS and NCCL_MAX_CTAS are today's names in NCCL (at most 64).", tell,
         )  # fmt: skip
     elif few:
         yield Finding(
@@ -231,6 +240,12 @@ def channels_without_effect(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             "env-channels-ineffective", 0.3, "minor", f"{settings[0].name}={settings[0].value} is set by hand", lines_of(settings), "Unset it unless measured.", tell,
         )  # fmt: skip
+
+
+def _reads_off_by_default(facts: Facts) -> bool:
+    """Whether all GPUs named are older than Ampere and without NVLink: NCCL leaves reads off there (src/graph/paths.cc)."""
+    gpus = [gpu for _, name, _ in facts.devices if (gpu := find_accelerator(name)) is not None]
+    return bool(gpus) and all((gpu.compute_capability or 0) < 80 and not gpu.nvlinks.value for gpu in gpus)
 
 
 def gpudirect_one_way(facts: Facts) -> Iterator[Finding]:
@@ -266,7 +281,7 @@ def gpudirect_one_way(facts: Facts) -> Iterator[Finding]:
     ]
     if one_way:
         yield Finding(
-            "gdr-read-setting", 0.8, "major", "the NIC writes GPU memory directly but reads it through the host", lines_of([*one_way, *level]),
+            "gdr-read-setting", 0.8, "minor" if _reads_off_by_default(facts) else "major", "the NIC writes GPU memory directly but reads it through the host", lines_of([*one_way, *level]),
             "Set NCCL_NET_GDR_READ=1 where NIC and GPU share a PCIe switch; drop NCCL_NET_GDR_LEVEL.", tell,
         )  # fmt: skip
     elif level:
@@ -320,13 +335,13 @@ def remedy_in_a_note(facts: Facts) -> Iterator[Finding]:
     """Somebody says that a variable makes it work: what the variable switches off or on is the suspect.
 
     Fires on a variable of the table below that a sentence, not a command or an environment, gives as the way out. Silent for variables that a
-    program's own message suggests.
+    program's own message suggests. Minor: words are no symptom.
     """
     for setting in facts.settings:
         kind = _WAYS_OUT.get(setting.name) if setting.origin == "note" else None
         if kind is not None:
             yield Finding(
-                kind, 0.55, "major", f"{setting.name}={setting.value} is said to help", lines_of([setting]), f"Mend what makes {setting.name} necessary.",
+                kind, 0.4, "minor", f"{setting.name}={setting.value} is said to help", lines_of([setting]), f"Mend what makes {setting.name} necessary.",
                 [f"run with and without {setting.name}"],
             )  # fmt: skip
 
@@ -361,7 +376,7 @@ def experiment(facts: Facts) -> Iterator[Finding]:
         if match is None:
             continue
         prefix = event.fields["condition"][: match.start()].strip()
-        base = [e for e in plain if e.fields.get("condition", "").strip() == prefix] or plain
+        base = [e for e in plain if e.fields.get("condition", "").strip() == prefix]
         if not base:
             continue
         before, after = max(float(e.fields["value"]) for e in base), float(event.fields["value"])

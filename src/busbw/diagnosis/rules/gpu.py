@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from busbw.diagnosis.facts import Facts, lines_of
 from busbw.diagnosis.findings import Finding
+from busbw.diagnosis.rules.shared import without_repeats
 
 __all__ = ["RULES"]
 
@@ -21,7 +22,7 @@ def memory_error(facts: Facts) -> Iterator[Finding]:
     Xid 45 beside them is the process being ended. Silent on Xids of other matters.
     """
     errors = [e for text, e in facts.cuda_errors() if "uncorrectable ecc" in text]
-    errors += [e for e in facts.all("cuda.ecc_uncorrectable", "gpu.ecc_pending") if e not in errors]
+    errors = without_repeats(errors, facts.all("cuda.ecc_uncorrectable", "gpu.ecc_pending"))
     xids = [e for e in facts.all("kernel.xid") if e.number("xid") in ECC_XIDS]
     if errors or xids:
         yield Finding(
@@ -53,8 +54,7 @@ def throttled(facts: Facts) -> Iterator[Finding]:
     Silent on reasons that are not active.
     """
     hard = [e for e in facts.all("gpu.throttle_reason") if "Power" not in e.fields.get("reason", "")]
-    hard += facts.all("kernel.gpu_throttled")
-    soft = [e for e in facts.all("gpu.throttle_reason") if e not in hard]
+    soft = [e for e in facts.all("gpu.throttle_reason") if "Power" in e.fields.get("reason", "")]
     if hard:
         yield Finding(
             "gpu-throttling", 0.8, "major", "the GPU lowers its clocks for heat or a power brake", lines_of([*hard, *soft]),
@@ -91,7 +91,7 @@ def stream_capture(facts: Facts) -> Iterator[Finding]:
     """
     events = [e for text, e in facts.cuda_errors() if "captur" in text]
     events += facts.all("nccl.capture_refused")
-    events += [e for e in facts.all("cuda.stream_capture") if e not in events]
+    events = without_repeats(events, facts.all("cuda.stream_capture"))
     if events:
         yield Finding(
             "cuda-graph-capture", 0.88, "fatal", "a call that is not allowed during graph capture was made", lines_of(events),

@@ -11,6 +11,7 @@ from importlib.resources import files
 
 from busbw.diagnosis.facts import Event, Facts, lines_of
 from busbw.diagnosis.findings import Finding, Severity
+from busbw.diagnosis.rules.shared import whole
 
 __all__ = ["RULES", "KnownBug", "known_bugs"]
 
@@ -171,9 +172,9 @@ def ucx_lacks_cuda(facts: Facts) -> Iterator[Finding]:
 def _version(event: Event) -> tuple[int, ...]:
     fields = event.fields
     if "major" in fields and "minor" in fields:
-        return (int(fields["major"]), int(fields["minor"]), int(fields["patch"]))
+        return tuple(n for key in ("major", "minor", "patch") if (n := event.number(key)) is not None)
     text = fields.get("version") or fields.get("target", "").rsplit(".so.", 1)[-1]
-    return tuple(int(part) for part in text.split("-")[0].split(".") if part.isdigit())
+    return tuple(n for part in text.split("-")[0].split(".") if (n := whole(part)) is not None)
 
 
 def _text(versions: set[tuple[int, ...]]) -> str:

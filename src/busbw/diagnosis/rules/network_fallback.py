@@ -123,7 +123,7 @@ def socket_fallback(facts: Facts) -> Iterator[Finding]:
     else:
         return
     yield Finding(
-        "socket-fallback", confidence, "major" if refused or disabled or plugin or expected else "minor", f"TCP sockets between hosts: {reason}",
+        "socket-fallback", confidence, "major" if refused or plugin or expected else "minor", f"TCP sockets between hosts: {reason}",
         lines_of([*refused, *facts.all("nccl.ib_call_failed"), *disabled, *plugin, *no_device, *no_library, *sockets, *linked]), remedy,
         ["ibv_devinfo inside the container", "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET and read the NET/IB lines"],
     )  # fmt: skip
@@ -134,7 +134,9 @@ def _rdma_was_expected(facts: Facts) -> bool:
     settings = [
         s
         for s in facts.settings
-        if s.origin != "note" and s.name.startswith(("NCCL_IB_", "UCX_IB_", "OFI_NCCL_", "FI_"))
+        if s.origin != "note"
+        and s.name != "NCCL_IB_DISABLE"
+        and s.name.startswith(("NCCL_IB_", "UCX_IB_", "OFI_NCCL_", "FI_"))
     ]
     devices = facts.all(
         "rdma.device", "rdma.rate", "rdma.link", "ofi.platform", "ofi.provider", "kernel.nic_link", "nccl.ib_devices"

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from busbw.diagnosis.facts import Event, Facts, lines_of
 from busbw.diagnosis.findings import Finding
-from busbw.diagnosis.rules.shared import active
+from busbw.diagnosis.rules.shared import active, without_repeats
 from busbw.hardware.formats import TopologyMatrix
 
 __all__ = ["RULES"]
@@ -59,7 +59,7 @@ def _same_on_every_gpu(facts: Facts) -> bool:
 
 def _nvlink_xid(event: Event) -> bool:
     """Whether an Xid is an NVLink error, or the end of a channel that one caused."""
-    caused = re.search(r"previous Xid (\d+)", event.text)
+    caused = re.search(r"previous Xid (\d{1,6})", event.text)
     return event.number("xid") in _NVLINK_XIDS or (caused is not None and int(caused[1]) in _NVLINK_XIDS)
 
 
@@ -107,7 +107,7 @@ def system_not_ready(facts: Facts) -> Iterator[Finding]:
     Silent about the service on a machine without NVSwitch (NV_WARN_NOTHING_TO_DO).
     """
     events = [e for text, e in facts.cuda_errors() if "system not yet initialized" in text]
-    events += [e for e in facts.all("cuda.not_initialised") if e not in events]
+    events = without_repeats(events, facts.all("cuda.not_initialised"))
     service = facts.all(
         "fabric_manager.not_running",
         "fabric_manager.failed",
@@ -150,10 +150,8 @@ def multicast_set_up(facts: Facts) -> Iterator[Finding]:
     belongs to registering a user buffer: that is harmless. Two ranks do not use NVLS, so smaller jobs may work.
     """
     set_up, _ = _multicast_errors(facts)
-    illegal = [
-        e for text, e in facts.cuda_errors() if "cannot be performed in the present state" in text and e not in set_up
-    ]
-    illegal += [e for e in facts.all("cuda.bad_state") if e not in illegal]
+    illegal = [e for text, e in facts.cuda_errors() if "cannot be performed in the present state" in text]
+    illegal = without_repeats(illegal, facts.all("cuda.bad_state"))
     illegal += facts.all("fabric_manager.multicast_error")
     illegal += [e for e in facts.all("nvshmem.cuda_status") if e.number("code") == 401]
     stale = facts.all("kernel.fabric_out_of_sync")

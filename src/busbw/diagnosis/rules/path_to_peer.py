@@ -181,8 +181,11 @@ def unanswered_packets(facts: Facts) -> Iterator[Finding]:
             weights = {"roce-gid-index": 0.7, "mtu-mismatch": 0.1}
     if infiniband:
         weights = {"link-flap": 0.5, "mtu-mismatch": 0.1, "link-rate-degraded": 0.1}
-    if link_local:
-        weights = {"roce-gid-index": 0.9}
+    if link_local and not infiniband:
+        roce = any("/RoCE" in e.fields.get("devices", "") for e in facts.all("nccl.ib_devices")) or bool(
+            facts.all("rdma.gid")
+        )
+        weights = {"roce-gid-index": 0.9} if roce else {"roce-gid-index": 0.5, "link-flap": 0.2, "mtu-mismatch": 0.1}
     elif lossy:
         weights = {"roce-lossy-fabric": 0.65, "link-flap": 0.15, "mtu-mismatch": 0.1}
     elif died:

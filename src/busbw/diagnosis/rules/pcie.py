@@ -128,7 +128,7 @@ def narrow_link(facts: Facts) -> Iterator[Finding]:
                 re.IGNORECASE,
             ):
                 continue
-            narrower = int(event.fields["width"]) < int(capability.fields["width"])
+            narrower = (event.number("width") or 0) < (capability.number("width") or 0)
             slower = float(event.fields["speed"]) < float(capability.fields["speed"])
             if narrower or slower:
                 slow.append((capability, event, narrower))
@@ -138,7 +138,7 @@ def narrow_link(facts: Facts) -> Iterator[Finding]:
         return
     sure = any(narrow for _, _, narrow in slow) or bool(limited)
     yield Finding(
-        "pcie-link-degraded", 0.8 if sure else 0.55, "major", f"{len(slow) + len(limited)} PCIe links run below what they can",
+        "pcie-link-degraded", 0.8 if sure else 0.55, "major" if sure else "minor", f"{len(slow) + len(limited)} PCIe links run below what they can",
         lines_of([*(e for pair in slow for e in pair[:2]), *limited]),
         "Read LnkSta again under load (an idle GPU saves power at 2.5 GT/s); if it stays: reseat card or riser, check BIOS slot settings, replace.",
         ["nvidia-smi --query-gpu=pcie.link.gen.current,pcie.link.width.current --format=csv under load", "lspci -vv -s BUSID | grep Lnk"],

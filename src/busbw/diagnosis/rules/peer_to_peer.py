@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 
 from busbw.diagnosis.facts import Event, Facts, lines_of
-from busbw.diagnosis.findings import Finding
-from busbw.diagnosis.rules.shared import active
+from busbw.diagnosis.findings import Finding, Severity
+from busbw.diagnosis.rules.shared import active, without_repeats
 from busbw.hardware.formats import TopologyMatrix
 
 __all__ = ["RULES"]
@@ -28,8 +28,8 @@ def access_refused(facts: Facts) -> Iterator[Finding]:
     it is the host buffer that needs the access. Silent on other errors at the same place.
     """
     errors = [e for text, e in facts.cuda_errors() if "peer access is not supported" in text]
-    errors += [e for e in facts.all("cuda.peer_unsupported", "nccl.ipc_open_failed") if e not in errors]
-    errors += [e for text, e in facts.cuda_errors() if "mapping of buffer object failed" in text and e not in errors]
+    mapped = [e for text, e in facts.cuda_errors() if "mapping of buffer object failed" in text]
+    errors = without_repeats(errors, facts.all("cuda.peer_unsupported", "nccl.ipc_open_failed"), mapped)
     if not errors:
         return
     host_side = [
@@ -104,18 +104,19 @@ def hang_until_p2p_is_off(facts: Facts) -> Iterator[Finding]:
     """A job works only with NCCL_P2P_DISABLE=1 on a machine whose GPUs talk over PCIe.
 
     Fires when a note says so (the variable mentioned as a remedy) and a topology without NVLink, or none, is given. Direct PCIe traffic that
-    never arrives is ACS or the IOMMU. Silent when NVLink connects the GPUs.
+    never arrives is ACS or the IOMMU. Minor if the note stands alone. Silent when NVLink connects the GPUs.
     """
     remedies = [s for s in facts.setting("NCCL_P2P_DISABLE") if s.origin == "note" and s.value == "1"]
     matrices = [t for _, t in facts.topologies if isinstance(t, TopologyMatrix)]
     nvlink = any(link.nvlinks for t in matrices for link in t.gpu_links())
     if remedies and not nvlink:
         lines = lines_of(remedies)
+        severity: Severity = "fatal" if matrices or facts.pairs or facts.failures() else "minor"
         tell = ["lspci -vvv | grep -i acsctl", "cat /proc/cmdline; dmesg | grep -i iommu", "p2pBandwidthLatencyTest"]
         yield Finding(
             "pcie-acs-enabled",
             0.45,
-            "fatal",
+            severity,
             "direct traffic between GPUs over PCIe does not arrive",
             lines,
             "Turn ACS off on the bridges above the GPUs.",
@@ -124,7 +125,7 @@ def hang_until_p2p_is_off(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             "iommu-p2p",
             0.4,
-            "fatal",
+            severity,
             "direct traffic between GPUs over PCIe does not arrive",
             lines,
             "Boot with iommu=pt or with the IOMMU off.",

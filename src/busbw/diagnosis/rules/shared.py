@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from collections.abc import Iterable
 
 from busbw.diagnosis.facts import Event, Facts, Setting
 from busbw.hardware.formats import TopologyMatrix
 
 __all__ = [
-    "active", "address_of", "failed", "has_nvlink", "is_multi_node", "node_count", "unroutable_address", "unroutable_interface", "uses_rdma",
+    "active", "address_of", "has_nvlink", "is_multi_node", "node_count", "real", "unroutable_address", "unroutable_interface", "whole",
+    "without_repeats",
 ]  # fmt: skip
 
 _LOCAL_INTERFACES = re.compile(
@@ -30,6 +32,19 @@ _LOCAL_NETWORKS = tuple(
     )
 )
 """Loopback, link-local, and the default networks of Docker and libvirt: the same on every host, so no way to another one."""
+
+
+def whole(text: str) -> int | None:
+    """A whole number of at most 18 ASCII digits; None for anything else a variable may hold."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= 18 else None
+
+
+def real(text: str) -> float | None:
+    """A decimal number; None for anything else."""
+    try:
+        return float(text)
+    except ValueError:
+        return None
 
 
 def address_of(text: str) -> str | None:
@@ -84,13 +99,10 @@ def has_nvlink(facts: Facts) -> bool:
     return bool(facts.all("nccl.p2p_disabled_nvlink", "nvlink.link_up", "nvlink.link_down"))
 
 
-def uses_rdma(facts: Facts) -> bool:
-    """Whether traffic between hosts goes over verbs or libfabric."""
-    return bool(facts.all("nccl.ib_devices", "nccl.ib_completion", "ofi.provider")) or any(
-        link.network in ("IB", "IBext", "Libfabric") for link in facts.links
-    )
-
-
-def failed(facts: Facts) -> list[Event]:
-    """Messages that end a job: errors of any program and NCCL's warnings about calls that failed."""
-    return [e for e in facts.failures() if e.level == "error" or e.name.endswith(("_failed", "_failure", "completion"))]
+def without_repeats(*groups: Iterable[Event]) -> list[Event]:
+    """The events of all groups, each line once, in the order met."""
+    seen: dict[tuple[str, int], Event] = {}
+    for group in groups:
+        for event in group:
+            seen.setdefault((event.at.path, event.at.line), event)
+    return list(seen.values())

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from busbw.diagnosis.facts import Facts, Pair, lines_of
 from busbw.diagnosis.findings import Finding
+from busbw.diagnosis.rules.shared import real
 from busbw.statistics import end_effects
 from busbw.units import format_rate
 
@@ -47,7 +48,7 @@ def slow_in_every_pair(facts: Facts) -> Iterator[Finding]:
         open_pairs = [p for p in slow_pairs if named not in (p.src, p.dst)]
         with_named = [p for p in slow_pairs if named in (p.src, p.dst)]
         partners = {h for p in with_named for h in (p.src, p.dst)} - {named}
-        cleared = [p for p in pairs if p not in slow_pairs and partners & {p.src, p.dst}]
+        cleared = [p for p in pairs if p.value >= 0.8 * fast and partners & {p.src, p.dst}]
         others = f"; {open_pairs[0].src} or {open_pairs[0].dst} too" if open_pairs else ""
         yield Finding(
             "slow-node", 0.85 if suspects else 0.55, "major",
@@ -68,7 +69,9 @@ def slow_in_every_round(facts: Facts) -> Iterator[Finding]:
     events = facts.all("straggler.elapsed")
     for event in events:
         for node, seconds in re.findall(r"(\w+):\s*([\d.]+)", event.fields.get("values", "")):
-            best[node] = min(best.get(node, math.inf), float(seconds))
+            taken = real(seconds)
+            if taken is not None:
+                best[node] = min(best.get(node, math.inf), taken)
     if len(best) < 3:
         return
     usual = statistics.median(best.values())

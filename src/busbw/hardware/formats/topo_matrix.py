@@ -51,7 +51,7 @@ class Link:
     @property
     def nvlinks(self) -> int | None:
         """The number in NV#, None where the two are not joined by NVLink."""
-        found = re.fullmatch(r"NV(\d+)", self.kind)
+        found = re.fullmatch(r"NV(\d{1,4})", self.kind)
         return int(found.group(1)) if found else None
 
     @property

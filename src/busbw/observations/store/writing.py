@@ -12,7 +12,7 @@ from types import TracebackType
 
 from busbw.errors import Loss
 from busbw.observations.artefacts import Artefact
-from busbw.observations.secrets import redact_text
+from busbw.observations.secrets import redact_batch, redact_text
 from busbw.observations.store.files import create, locked, make_durable, make_folder, names_in, utf8, writing_to
 from busbw.observations.store.keeping import keep_copy
 from busbw.observations.store.layout import ARTEFACTS, MANIFEST, ROW_TABLES, SEGMENT, RunId, run_id_of
@@ -115,7 +115,10 @@ class RunWriter:
         return artefact.sha256 in self._stored or not self._is_first(artefact)
 
     def add(self, artefact: Artefact, rows: Rows) -> None:
-        """Adds rows of an artefact. Raises ValueError if it was not announced, or the rows do not fit their table."""
+        """Adds rows of an artefact, secrets in their texts blanked.
+
+        Raises ValueError if it was not announced, or the rows do not fit their table.
+        """
         self._announced(artefact)
         if rows.table not in ROW_TABLES:
             raise ValueError(f"no rows can be added to {rows.table!r}; tables: {', '.join(ROW_TABLES)}")
@@ -133,8 +136,9 @@ class RunWriter:
                 self._temporary(f"{rows.table}-{artefact.sha256[:32]}"), SCHEMAS[rows.table]
             )
         table = self._tables[key]
-        table.wait(rows.batch)
-        self._waiting_bytes += rows.batch.nbytes
+        batch = redact_batch(rows.batch)
+        table.wait(batch)
+        self._waiting_bytes += batch.nbytes
         with writing_to(self._root):
             if table.fills_a_group:
                 self._flush(table)

@@ -1,0 +1,70 @@
+"""What is kept of inputs that say too much: enough for the rules, bounded, and the rest is counted in sight of the user."""
+
+from __future__ import annotations
+
+import pytest
+
+from busbw.diagnosis import facts as kept
+
+from .told import kinds_of, told
+
+ENVIRONMENT = "cn31:{pid}:{pid} [0] NCCL INFO NCCL_IB_TIMEOUT set by environment to {value}\n"
+UNKNOWN = "cn31:{pid}:{pid} [0] nobody.cc:1 NCCL WARN Nobody knows this message {pid}\n"
+OUT_OF_MEMORY = "cn31:2214:2290 [5] include/alloc.h:185 NCCL WARN Failed to CUDA calloc 10485760 bytes\n"
+
+
+def _losses(explanation):
+    return [(loss.line, loss.count) for loss in explanation.diagnosis.losses if loss.kind == "summarised"]
+
+
+def test_settings_that_a_host_repeats_are_counted_beyond_a_number(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(kept, "MAX_LIKE_SETTINGS", 3)
+    explanation = told("".join(ENVIRONMENT.format(pid=pid, value=22) for pid in range(1, 11)))
+    assert len(explanation.facts.settings) == 3
+    assert _losses(explanation) == [(4, 7)]
+
+
+def test_a_value_of_its_own_is_kept_after_many_that_are_alike(monkeypatch: pytest.MonkeyPatch):
+    """Two hosts repeat their value; the one process that differs comes last on a third host and is still compared."""
+    monkeypatch.setattr(kept, "MAX_LIKE_SETTINGS", 2)
+    alike = "".join(ENVIRONMENT.format(pid=pid, value=22) for pid in range(1, 11))
+    odd = ENVIRONMENT.format(pid=1, value=14).replace("cn31", "cn33")
+    assert kinds_of(told(alike + alike.replace("cn31", "cn32") + odd)) == ["env-mismatch-between-ranks"]
+
+
+def test_processes_beyond_a_number_are_not_told_apart(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(kept, "MAX_PROCESSES", 4)
+    explanation = told("".join(ENVIRONMENT.format(pid=pid, value=22) for pid in range(1, 11)))
+    assert len(explanation.facts.processes) == 4
+    assert _losses(explanation) == [(5, 6)]
+
+
+def test_when_memory_is_full_a_cause_that_comes_late_is_still_found(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(kept, "MAX_FACTS_BYTES", 20_000)
+    explanation = told("".join(UNKNOWN.format(pid=pid) for pid in range(1, 501)) + OUT_OF_MEMORY)
+    assert len(explanation.facts.unknown_warnings) == kept.ALWAYS_KEPT
+    assert _losses(explanation) == [(kept.ALWAYS_KEPT + 1, 500 - kept.ALWAYS_KEPT)]
+    assert kinds_of(explanation)[0] == "gpu-oom"
+
+
+@pytest.mark.parametrize(
+    ("line", "of"),
+    [
+        ("cn31:7:7 [0] NCCL INFO Channel 00/0 : {i}[0] -> 1[0] [send] via NET/IB/{i}/GDRDMA\n", "links"),
+        ("cn31:7:7 [0] NCCL INFO NCCL_IB_HCA set by environment to mlx5_{i}\n", "settings"),
+        ("cn31:7:7 [0] nobody.cc:1 NCCL WARN Nobody knows {i}\n", "unknown_warnings"),
+    ],
+)
+def test_no_kind_of_fact_outgrows_memory(monkeypatch: pytest.MonkeyPatch, line: str, of: str):
+    """And nothing is left out in silence: what is kept and what was counted are all lines."""
+    monkeypatch.setattr(kept, "MAX_FACTS_BYTES", 0)
+    explanation = told("".join(line.format(i=i) for i in range(300)))
+    assert len(getattr(explanation.facts, of)) == kept.ALWAYS_KEPT
+    assert sum(count for _, count in _losses(explanation)) == 300 - kept.ALWAYS_KEPT
+
+
+def test_facts_hold_no_secret():
+    """They end up in summaries of findings and in the table of ranks."""
+    explanation = told("export NCCL_NET_PLUGIN=http://user:hunter2pass@host/x\n")
+    (setting,) = explanation.facts.setting("NCCL_NET_PLUGIN")
+    assert setting.value == "http://****************@host/x"
