@@ -194,3 +194,13 @@ def test_an_empty_path_is_not_the_current_folder(busbw, tmp_path, monkeypatch, a
     assert (ran.status, ran.out, len(ran.err.splitlines())) == (2, "", 1)
     assert "the path is empty" in ran.err
     assert [path.name for path in tmp_path.iterdir()] == ["job"]
+
+
+@pytest.mark.parametrize("verb", ["explain", "read", "query", "hardware"])
+def test_the_examples_of_a_verb_stand_on_lines_of_their_own(verb: str) -> None:
+    """A help page is read by people: no control word of the help formatter is printed, no example runs into the next."""
+    page = subprocess.run([*COMMAND, verb, "--help"], capture_output=True, text=True, check=True).stdout
+    assert "\\b" not in page
+    examples = [line for line in page.splitlines() if line.startswith("    busbw ")]
+    assert examples
+    assert all(line.count("busbw ") == 1 for line in examples)

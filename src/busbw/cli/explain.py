@@ -28,7 +28,7 @@ def explain(
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
     show_all: Annotated[bool, typer.Option("--all", help="Leave nothing out: every line, file and loss.")] = False,
 ) -> None:
-    r"""Say why a job is slow or hangs, and show the lines.
+    """Say why a job is slow or hangs, and show the lines.
 
     Takes all that a job left behind: NCCL logs of any number of ranks, tables of nccl-tests, OSU and ucx_perftest,
     nvidia-smi topo -m, NCCL topology files, dmesg, scripts and settings. What a file is, is told by its content.
@@ -40,7 +40,7 @@ def explain(
       busbw explain job-4711/
       busbw explain rank*.log topo.txt --report report.html
       busbw explain job-4711/ --json | jq '.findings[0]'
-    """
+    """  # noqa: D301 - the backspace keeps the lines of the examples apart
     from busbw.cli.diagnosis_page import print_diagnosis  # noqa: PLC0415 - loads the tables
     from busbw.cli.inputs import found, nothing_readable  # noqa: PLC0415
     from busbw.diagnosis.explain import explain as explained  # noqa: PLC0415

@@ -25,7 +25,7 @@ def hardware(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
 ) -> None:
-    r"""List known hardware, or show one with its sources.
+    """List known hardware, or show one with its sources.
 
     Rates are one direction of one device. GB/s is 1e9 bytes per second, Gb/s 1e9 bits per second.
 
@@ -34,7 +34,7 @@ def hardware(
       busbw hardware
       busbw hardware "NVIDIA H100 80GB HBM3"
       busbw hardware dgx-h100
-    """
+    """  # noqa: D301 - the backspace keeps the lines of the examples apart
     if name is None:
         _list(as_json)
     else:

@@ -48,7 +48,7 @@ def query(
     as_json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON.")] = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print the rows as CSV.")] = False,
 ) -> None:
-    r"""Ask a store in SQL.
+    """Ask a store in SQL.
 
     Every row names the artefact, line and byte offset it came from. An empty cell is NULL: unknown, never 0.
 
@@ -58,7 +58,7 @@ def query(
                    FROM measurements GROUP BY ALL ORDER BY ALL" --store lab
       busbw query "SELECT path, line, text FROM events JOIN artefacts USING (artefact)
                    WHERE level = 'warning'" --store lab --csv
-    """
+    """  # noqa: D301 - the backspace keeps the lines of the examples apart
     from busbw.observations.store import Store  # noqa: PLC0415 - loads pyarrow
 
     if as_json and as_csv:

@@ -49,7 +49,7 @@ def read(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print what was found as JSON.")] = False,
 ) -> None:
-    r"""Show what is in files: formats, rows of each table, losses.
+    """Show what is in files: formats, rows of each table, losses.
 
     With --store the rows are kept, each with the file and line it came from, and the last line of the output names the
     run. The same files make the same run. Values of variables that may be secret are never kept.
@@ -58,7 +58,7 @@ def read(
     Examples:
       busbw read job-4711/
       busbw read job-*/ --store lab
-    """
+    """  # noqa: D301 - the backspace keeps the lines of the examples apart
     from busbw.cli.explain import refuse_if_nothing_was_read  # noqa: PLC0415
     from busbw.cli.inputs import found, nothing_readable  # noqa: PLC0415 - loads the tables
 
