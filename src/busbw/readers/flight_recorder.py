@@ -18,6 +18,7 @@ from typing import Any
 from busbw.errors import Loss
 from busbw.observations import Artefact, rows_of
 from busbw.readers.base import Item
+from busbw.readers.json_values import integer, small_integer
 from busbw.readers.pickle_subset import LARGEST_PICKLE_BYTES, plain_data
 
 __all__ = ["READER", "version_numbers"]
@@ -191,7 +192,7 @@ class _Dump:
                 detail = "an entry has neither a name nor a sequence number and was left out"
                 self.lose("damaged-row", line, detail)
                 continue
-            if (pg_id := _integer(entry.get("pg_id"))) is not None and row["process_group"] is not None:
+            if (pg_id := integer(entry.get("pg_id"))) is not None and row["process_group"] is not None:
                 desc_of_id[pg_id] = (row["process_group"], row["group_desc"])
             where = {"artefact": self.artefact.sha256, "line": line, "byte_offset": offset, "rank": rank}
             rows.append(where | row)
@@ -222,7 +223,7 @@ class _Dump:
             name = _text(entry.get("profiling_name")) or ""
             pair = (_SENDER.search(name) or _RECEIVER.search(name)) if desc == "default_pg" else None
             if pair is not None:
-                return _small(pair[1])
+                return small_integer(pair[1])
         # The file may lie elsewhere under another name, unpacked from an archive.
         name_end = _RANK_IN_NAME.search(re.split(r"[/\\!]", self.artefact.path)[-1])
         if name_end is None:
@@ -253,7 +254,7 @@ class _Dump:
         status = self.members.get("pg_status")
         line, offset = self.places.get("pg_status", (1, 0))
         for key, value in status.items() if isinstance(status, dict) else ():
-            number = _integer(key)
+            number = integer(key)
             if not isinstance(value, dict):
                 continue
             name, desc = desc_of_id.get(number, (None, None)) if number is not None else (None, None)
@@ -290,11 +291,11 @@ def _collective(entry: Mapping[Any, Any], groups: Mapping[str, Mapping[str, Any]
     profiling_name = _text(entry.get("profiling_name"))
     is_p2p = entry.get("is_p2p") is True
     collective_seq = entry.get("collective_seq_id", entry.get("seq_id"))
-    seq = _integer(entry.get("p2p_seq_id") if is_p2p else collective_seq)
+    seq = integer(entry.get("p2p_seq_id") if is_p2p else collective_seq)
     if not profiling_name or seq is None:
         return None
     group, desc = _group_of(entry)
-    if group is None and (pg_id := _integer(entry.get("pg_id"))) is not None:
+    if group is None and (pg_id := integer(entry.get("pg_id"))) is not None:
         group = str(pg_id)
     config = groups.get(group or "")
     words = profiling_name.rsplit(":", 1)[-1].split(" ")
@@ -315,7 +316,7 @@ def _collective(entry: Mapping[Any, Any], groups: Mapping[str, Mapping[str, Any]
         "op": _OPS.get(words[0].replace("_", "").lower()),
         "profiling_name": profiling_name[:200],
         "is_p2p": is_p2p,
-        "peer": _small(pair[2]) if pair else None,
+        "peer": small_integer(pair[2]) if pair else None,
         "size_bytes": size if size is not None and size < _LARGEST else None,
         "input_numel": input_numel,
         "output_numel": output_numel,
@@ -338,7 +339,7 @@ def _elements(sizes: Any) -> int | None:
     for shape in sizes:
         if not isinstance(shape, list | tuple) or len(shape) > MAX_DIMENSIONS:
             return None
-        numbers = [_integer(extent) for extent in shape]
+        numbers = [integer(extent) for extent in shape]
         if any(number is None or number < 0 for number in numbers):
             return None
         total += math.prod(number or 0 for number in numbers)
@@ -363,7 +364,7 @@ def _members(ranks: Any) -> list[int] | None:
         listed = ranks
     else:
         return None
-    numbers = {number for rank in listed[:MAX_MEMBERS] if (number := _small(rank)) is not None and number >= 0}
+    numbers = {number for rank in listed[:MAX_MEMBERS] if (number := small_integer(rank)) is not None and number >= 0}
     return sorted(numbers) or None
 
 
@@ -377,29 +378,15 @@ def _text(value: Any) -> str | None:
         return value.encode("utf-8", "replace").decode("utf-8")
 
 
-def _integer(value: Any) -> int | None:
-    """An integer, also one written as a string."""
-    if isinstance(value, str) and re.fullmatch(r"\s*-?\d{1,19}\s*", value, re.ASCII):
-        value = int(value)
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value if -_LARGEST < value < _LARGEST else None
-    return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < _LARGEST else None
-
-
-def _small(value: Any) -> int | None:
-    number = _integer(value)
-    return number if number is not None and -_SMALL < number < _SMALL else None
-
-
 def _sequence(value: Any) -> int | None:
     """A sequence number; -1 says that there was none."""
-    number = _integer(value)
+    number = integer(value)
     return number if number is not None and number >= 0 else None
 
 
 def _moment(value: Any) -> int | None:
     """Nanoseconds since 1970; JSON has 0 for unknown."""
-    number = _integer(value)
+    number = integer(value)
     return number if number is not None and number > 0 else None
 
 

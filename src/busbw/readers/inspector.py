@@ -18,6 +18,7 @@ from typing import Any
 from busbw.errors import Loss
 from busbw.observations import Artefact, rows_of
 from busbw.readers.base import Item
+from busbw.readers.json_values import integer, small_integer
 from busbw.units import GB
 
 __all__ = ["READER"]
@@ -130,13 +131,13 @@ def _rows(record: Mapping[str, Any], tables: dict[tuple[Any, ...], int]) -> tupl
     metadata = metadata if isinstance(metadata, dict) else {}
     name = _text(perf.get(prefix))
     op = _OPS.get((name or "").replace("_", "").lower())
-    ranks, rank = _small(header.get("n_ranks")), _small(header.get("rank"))
+    ranks, rank = small_integer(header.get("n_ranks")), small_integer(header.get("rank"))
     comm, comm_name = _text(header.get("id")), _text(header.get("comm_name"))
-    share = _integer(perf.get(f"{prefix}_msg_size_bytes"))
+    share = integer(perf.get(f"{prefix}_msg_size_bytes"))
     size = share * ranks if share is not None and op in _TIMES_RANKS and ranks is not None else share
     if op in _TIMES_RANKS and ranks is None:
         size = None
-    time_us = _integer(perf.get(f"{prefix}_exec_time_us"))
+    time_us = integer(perf.get(f"{prefix}_exec_time_us"))
     time_ns = time_us * 1000 if time_us is not None and 0 < time_us < _LARGEST // 1000 else None
     source = _text(perf.get(f"{prefix}_timing_source"))
     version = _text(metadata.get("inspector_output_format_version"))
@@ -147,7 +148,7 @@ def _rows(record: Mapping[str, Any], tables: dict[tuple[Any, ...], int]) -> tupl
         "collective": op,
         "size_bytes": size,
         "ranks": ranks,
-        "nodes": _small(header.get("nnodes")),
+        "nodes": small_integer(header.get("nnodes")),
         "time_ns": time_ns,
         "time_is_cpu": source.endswith("_cpu") if source else None,
         "algbw_bytes_per_s": _rate(perf.get(f"{prefix}_algobw_gbs")),
@@ -158,17 +159,17 @@ def _rows(record: Mapping[str, Any], tables: dict[tuple[Any, ...], int]) -> tupl
     trace = trace if isinstance(trace, dict) else {}
     collective = {
         "host": _text(metadata.get("hostname")),
-        "pid": _integer(metadata.get("pid")),
+        "pid": integer(metadata.get("pid")),
         "rank": rank,
         "source": _TOOL,
         "process_group": comm,
         "group_desc": None if comm_name == "unknown" else comm_name,
         "ranks": ranks,
-        "seq": _integer(perf.get(f"{prefix}_sn")),
+        "seq": integer(perf.get(f"{prefix}_sn")),
         "op": op,
         "profiling_name": name,
         "is_p2p": is_p2p,
-        "peer": _small(perf.get("p2p_peer")),
+        "peer": small_integer(perf.get("p2p_peer")),
         "size_bytes": size,
         "state": "completed",
         "started_ns": _microseconds(trace.get(f"{prefix}_start_ts")),
@@ -182,20 +183,9 @@ def _text(value: Any) -> str | None:
     return value.encode("utf-8", "replace").decode("utf-8")[:200] if isinstance(value, str) and value else None
 
 
-def _integer(value: Any) -> int | None:
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value if -_LARGEST < value < _LARGEST else None
-    return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < _LARGEST else None
-
-
-def _small(value: Any) -> int | None:
-    number = _integer(value)
-    return number if number is not None and -_SMALL < number < _SMALL else None
-
-
 def _microseconds(value: Any) -> int | None:
     """Microseconds since 1970 (inspectorGetTime) as nanoseconds; 0 is unknown."""
-    number = _integer(value)
+    number = integer(value)
     return number * 1000 if number is not None and 0 < number < _LARGEST // 1000 else None
 
 
