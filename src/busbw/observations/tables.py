@@ -65,9 +65,16 @@ SCHEMAS: dict[str, pa.Schema] = {
     "devices": pa.schema([
         *_WHERE, *_PROCESS, ("kind", pa.string()), ("bus_id", pa.string()), ("name", pa.string()), ("attributes", _WORDS),
     ]),
-    # A counter or gauge at one moment.
+    # A counter or gauge at one moment. time_ns: since the epoch, where the tool prints it. labels: what else tells this series from others.
     "counters": pa.schema([*_WHERE, ("host", pa.string()), ("device", pa.string()), ("port", pa.int32()), ("name", pa.string()),
-                           ("value", pa.float64())]),
+                           ("value", pa.float64()), ("time_ns", pa.int64()), ("labels", _WORDS)]),
+    # A port of a NIC or of a switch (ibstat, ibv_devinfo, iblinkinfo, ibnetdiscover). rate: data of all lanes, one direction, as the tool
+    # prints it; possible_*: what both ends could do. peer: name of the node at the other end of the cable.
+    "ports": pa.schema([*_WHERE, ("host", pa.string()), ("device", pa.string()), ("node_kind", pa.string()), ("port", pa.int32()),
+                        ("guid", pa.string()), ("lid", pa.int32()), ("link_layer", pa.string()), ("state", pa.string()),
+                        ("physical_state", pa.string()), ("width", pa.int32()), ("rate_bytes_per_s", pa.float64()),
+                        ("possible_width", pa.int32()), ("possible_rate_bytes_per_s", pa.float64()), ("mtu_bytes", pa.int32()),
+                        ("peer", pa.string()), ("peer_port", pa.int32())]),
     # What connects two devices of a node (nvidia-smi topo -m, NCCL's topology).
     "paths": pa.schema([*_WHERE, ("host", pa.string()), ("src", pa.string()), ("dst", pa.string()), ("path", pa.string())]),
     # One collective as one rank saw it (PyTorch's Flight Recorder, NCCL's Inspector). `seq` counts within the process group or communicator:
