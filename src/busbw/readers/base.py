@@ -78,7 +78,11 @@ class FileReader(Protocol):
 
 @runtime_checkable
 class LineReader(Protocol):
-    """Reads lines and blocks of lines that stand anywhere in a text. All line readers share one scan of the file."""
+    """Reads lines and blocks of lines that stand anywhere in a text. All line readers share one scan of the file.
+
+    `signature` says which plain lines make the reader worth calling. It sees the shape of a line, in which every digit is 0: it must not tell
+    digits apart.
+    """
 
     name: str
     templates: Sequence[Template]

@@ -83,7 +83,7 @@ class DeviceReader(Lines):
 
     name = "devices"
     templates: Sequence[Template] = TEMPLATES
-    signature: re.Pattern[str] | None = re.compile(f"{_COUNTER_NAMES.pattern}|{_GID_ROW.pattern}")
+    signature: re.Pattern[str] | None = re.compile(rf"{_COUNTER_NAMES.pattern}|(?:[0-9a-fA-F]{{4}}:){{7}}")
 
     def read_lines(self, artefact: Artefact, lines: Sequence[PlainLine]) -> Iterator[Item]:
         """Counters of sysfs (`path/name:value`, as grep prints them) and of ethtool -S; rows of show_gids."""

@@ -321,22 +321,6 @@ LAUNCHERS: tuple[Template, ...] = (
     Template("nccl.result_text", "~ncclSystemError{rest:s}", "PyTorch", "error"),
     Template("nccl.remote_result", "~ncclRemoteError{rest:s}", "PyTorch", "error"),
 )
-RAS: tuple[Template, ...] = (
-    Template("ras.rank_at", "Rank {rank:d} has launched up to operation {operation:d}", "ncclras", "warning"),
-    Template(
-        "ras.group",
-        "^ {group:d} {comms:d} {nodes:w} {per_node:w} {per_comm:w} {ranks:w} RUNNING {errors:w}",
-        "ncclras, Communicators table",
-        "info",
-    ),
-    Template("ras.comm", "^comm {comm:x} {status:w} {errors:w}", "ncclras", "info"),
-    Template("ras.comm", "^#{group:d}-{index:d} ({comm:x}) {errors:w}", "ncclras, Errors and Warnings", "warning"),
-    Template("ras.ranks_at", "{ranks:d} ranks have launched up to operation {operation:d}", "ncclras", "warning"),
-    Template("ras.ranks_at", "{ranks:d} rank has launched up to operation {operation:d}", "ncclras", "warning"),
-    Template(
-        "ras.rank", "^ Rank {rank:d} -- GPU {gpu:w} managed by process {pid:d} on node {node:w}", "ncclras", "warning"
-    ),
-)
 SHELL: tuple[Template, ...] = (
     Template("system.torch_nccl_version", "^({major:d}, {minor:d}, {patch:d})$", "torch.cuda.nccl.version()", "info"),
     Template("system.package_name", "^Name: nvidia-nccl-{variant:w}", "pip show", "info"),
@@ -372,7 +356,7 @@ SHELL: tuple[Template, ...] = (
     Template("gpu.ecc_pending", "~Remapping Failure Occurred : Yes", "nvidia-smi -q -d ROW_REMAPPER", "error"),
 )
 
-TEMPLATES = PYTORCH + CUDA + UCX_AND_FABRIC_LIBRARIES + LAUNCHERS + RAS + SHELL
+TEMPLATES = PYTORCH + CUDA + UCX_AND_FABRIC_LIBRARIES + LAUNCHERS + SHELL
 
 
 class MessageReader(Lines):
