@@ -13,6 +13,7 @@ from busbw.readers.base import FileReader, Item, LineReader, Topology
 from busbw.readers.text import TextScan, scan_text
 
 DATA = Path(__file__).parent / "data"
+FIXTURES = Path(__file__).parent / "fixtures"
 
 
 @dataclass

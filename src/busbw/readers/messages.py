@@ -295,6 +295,7 @@ UCX_AND_FABRIC_LIBRARIES: tuple[Template, ...] = (
     ),
     Template("nvshmem.no_device", "~no active {what:s}IBGDA{rest:s}", "NVSHMEM ibgda.cpp", "error"),
     Template("nvshmem.no_device", "~unable to find any {what:s}IBGDA{rest:s}", "NVSHMEM ibgda.cpp", "error"),
+    Template("nvshmem.warning", "NVSHMEM WARN {message:s}", "NVSHMEM src/host/util/debug.cpp", "warning"),
 )
 LAUNCHERS: tuple[Template, ...] = (
     Template("mpi.tcp_refused", "connect() to {address:w} failed: {error:s}", "Open MPI btl_tcp_endpoint.c", "error"),
