@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from busbw.diagnosis import facts as kept
@@ -68,3 +70,16 @@ def test_facts_hold_no_secret():
     explanation = told("export NCCL_NET_PLUGIN=http://user:hunter2pass@host/x\n")
     (setting,) = explanation.facts.setting("NCCL_NET_PLUGIN")
     assert setting.value == "http://****************@host/x"
+
+
+def test_tables_of_different_tools_in_one_file_are_different_curves():
+    """Each reader counts the tables of its own format from 0."""
+    fixtures = Path(__file__).parents[1] / "readers" / "fixtures"
+    text = "".join(
+        (fixtures / name).read_text() for name in ("perftest/write_bw_cpu_util.txt", "rccl_tests/mi300x.txt")
+    )
+    curves = told(text).facts.curves
+    assert sorted((curve.tool, curve.collective, len(curve.points)) for curve in curves) == [
+        ("perftest", None, 1),
+        ("rccl-tests", "all_reduce", 2),
+    ]

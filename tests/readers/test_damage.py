@@ -82,7 +82,7 @@ def test_a_row_cut_within_is_left_out_and_counted_or_has_all_that_is_kept(file: 
     reader = reader_of(file)
     whole = read_text(reader, "".join(lines))
     wanted = {row["line"] for table in ("measurements", "pairs") for row in whole.tables.get(table, [])}
-    for number in sorted(wanted)[:6]:
+    for number in sorted(wanted)[:3]:
         before, line = "".join(lines[: number - 1]), lines[number - 1].rstrip("\n")
         known = [row for row in rows(whole, "byte_offset") if dict(row[1])["line"] == str(number)]
         clean = read_text(reader, before).loss_counts
@@ -123,7 +123,7 @@ def test_a_damaged_cell_costs_its_row_and_is_counted(file: Path):
     lines = file.read_text().splitlines(keepends=True)
     whole = read_text(reader, "".join(lines))
     wanted = sorted({row["line"] for table in ("measurements", "pairs") for row in whole.tables.get(table, [])})
-    for number in wanted[:8]:
+    for number in wanted[:4]:
         figures = list(re.finditer(r"\d+\.\d+", lines[number - 1]))
         if len(figures) < 3:
             continue

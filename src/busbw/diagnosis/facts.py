@@ -379,7 +379,7 @@ class FactsBuilder:
         self._room = _Room()
         self._like: dict[tuple[Any, ...], int] = defaultdict(int)
         self._links: dict[tuple[Any, ...], LinkGroup] = {}
-        self._curves: dict[tuple[str, int], Curve] = {}
+        self._curves: dict[tuple[str, str | None, int], Curve] = {}
         self._collectives: dict[tuple[Any, ...], deque[Collective]] = {}
 
     def announce(self, artefact: Artefact) -> None:
@@ -516,7 +516,7 @@ class FactsBuilder:
             at = self._ref(row)
             if not self._room.takes("rows of benchmarks", at, _FACT_BYTES, row["collective"]):
                 continue
-            key = (row["artefact"], row["table_index"] or 0)
+            key = (row["artefact"], row["tool"], row["table_index"] or 0)  # each reader counts its own tables
             curve = self._curves.get(key)
             if curve is None:
                 curve = Curve(

@@ -17,7 +17,7 @@ from typing import Any
 from busbw.observations import Artefact, rows_of
 from busbw.readers.base import Item, Lines, PlainLine, Template
 from busbw.readers.losses import Losses
-from busbw.readers.text_values import finite, nanoseconds
+from busbw.readers.text_values import finite, nanoseconds, place
 
 __all__ = ["READER"]
 
@@ -86,7 +86,7 @@ class ImbReader(Lines):
             start = text.lstrip(" \t")[:1]
             if "0" <= start <= "9":
                 if table is not None and (row := _row(table, line, losses)) is not None:
-                    rows.append(_where(artefact, line) | row | {"tool_version": version})
+                    rows.append(place(artefact, line) | row | {"tool_version": version})
             elif "#" not in text:
                 continue
             elif "Benchmarks" in text and (named := _VERSION.match(text)) is not None:
@@ -105,7 +105,7 @@ class ImbReader(Lines):
                     "columns": " ".join(table.columns),
                 }
                 event = {"event": "imb.table", "level": "info", "text": text.strip(), "fields": list(fields.items())}
-                events.append(_where(artefact, line) | event)
+                events.append(place(artefact, line) | event)
                 tables += 1
         if rows:
             yield rows_of("measurements", rows)
@@ -115,10 +115,6 @@ class ImbReader(Lines):
 
 
 READER = ImbReader()
-
-
-def _where(artefact: Artefact, line: PlainLine) -> dict[str, Any]:
-    return {"artefact": artefact.sha256, "line": line.number, "byte_offset": line.byte_offset}
 
 
 def _megabyte(version: str | None) -> float | None:
@@ -135,10 +131,7 @@ def _row(table: _Table, line: PlainLine, losses: Losses) -> dict[str, Any] | Non
         if i == len(tokens) or (_COUNT if is_count else _FIGURE).fullmatch(tokens[i]) is None:
             if line.event == "imb.sample_failed" or (i < 2 and i < len(tokens)):
                 return None
-            cut = i >= len(tokens) - 1
-            detail = f"a row breaks in column {i + 1} of {len(table.columns)} ({name}); "
-            mend = "the output is cut: run it again" if cut else "another program wrote into it: give it its own file"
-            losses.add("truncated-row" if cut else "damaged-row", line.number, detail + mend)
+            losses.add_broken_row(line.number, i + 1, len(table.columns), name, cut=i >= len(tokens) - 1)
             return None
         values[name] = tokens[i]
     if len(tokens) > len(table.columns) and _FIGURE.fullmatch(tokens[len(table.columns)]):

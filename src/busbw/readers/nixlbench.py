@@ -18,7 +18,7 @@ from typing import Any
 from busbw.observations import Artefact, rows_of
 from busbw.readers.base import Item, Lines, PlainLine
 from busbw.readers.losses import Losses
-from busbw.readers.text_values import FIGURE, finite, nanoseconds
+from busbw.readers.text_values import FIGURE, finite, nanoseconds, place
 from busbw.units import GB
 
 __all__ = ["KEPT_OPTIONS", "READER"]
@@ -64,7 +64,7 @@ class NixlbenchReader(Lines):
             if len(text) > 4096:
                 continue
             if text.startswith("NIXLBench Configuration"):
-                banner = _where(artefact, line) | {
+                banner = place(artefact, line) | {
                     "event": "nixlbench.configuration",
                     "level": "info",
                     "text": text.strip(),
@@ -95,7 +95,7 @@ class NixlbenchReader(Lines):
                         curves[key], tables = tables, tables + 1
                         fields = [("table_index", str(curves[key])), ("batch_size", str(batch)), ("quantity", quantity)]
                         events.append(
-                            _where(artefact, line)
+                            place(artefact, line)
                             | {
                                 "event": "nixlbench.table",
                                 "level": "info",
@@ -103,7 +103,7 @@ class NixlbenchReader(Lines):
                                 "fields": fields,
                             }
                         )
-                    rows.append(_where(artefact, line) | row | {"table_index": curves[key]})
+                    rows.append(place(artefact, line) | row | {"table_index": curves[key]})
         if rows:
             yield rows_of("measurements", rows)
         if events:
@@ -114,10 +114,6 @@ class NixlbenchReader(Lines):
 READER = NixlbenchReader()
 
 
-def _where(artefact: Artefact, line: PlainLine) -> dict[str, Any]:
-    return {"artefact": artefact.sha256, "line": line.number, "byte_offset": line.byte_offset}
-
-
 def _values(header: Sequence[str], line: PlainLine, losses: Losses) -> dict[str, str] | None:
     """The values of a row by column; None for the lines of others and for damage, which is counted."""
     tokens = line.text.split()
@@ -126,18 +122,11 @@ def _values(header: Sequence[str], line: PlainLine, losses: Losses) -> dict[str,
         if i == len(tokens) or shape.fullmatch(tokens[i]) is None:
             if i < 2 and i < len(tokens):
                 return None
-            cut = i >= len(tokens) - 1
-            detail = f"a row breaks in column {i + 1} of {len(header)} ({name}); "
-            mend = "the output is cut: run it again" if cut else "another program wrote into it: give it its own file"
-            losses.add("truncated-row" if cut else "damaged-row", line.number, detail + mend)
+            losses.add_broken_row(line.number, i + 1, len(header), name, cut=i >= len(tokens) - 1)
             return None
     # The last figure of a line has one decimal today, up to six digits in 2025; one without any may be cut within its number.
     if "." not in tokens[len(header) - 1] and finite(tokens[len(header) - 1]) is not None and "tx" in header[-1]:
-        losses.add(
-            "truncated-row",
-            line.number,
-            f"a row breaks in column {len(header)} of {len(header)}; the output is cut: run it again",
-        )
+        losses.add_broken_row(line.number, len(header), len(header), header[-1], cut=True)
         return None
     values = dict(zip(header, tokens, strict=False))
     # Tables of 2025 give one bandwidth in three units, with six digits: they must agree, or the last one is cut.

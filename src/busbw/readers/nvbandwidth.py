@@ -18,7 +18,7 @@ from typing import Any
 from busbw.observations import Artefact, rows_of
 from busbw.readers.base import Item, Lines, PlainLine, Template
 from busbw.readers.losses import Losses
-from busbw.readers.text_values import finite
+from busbw.readers.text_values import finite, place
 from busbw.units import GB
 
 __all__ = ["JSON_READER", "LARGEST_JSON_BYTES", "READER"]
@@ -134,14 +134,14 @@ class NvbandwidthReader(Lines):
             elif test is not None and (status := _STATUS.match(text)) is not None:
                 fields = [("test", test), ("message", status[2].strip())]
                 events.append(
-                    _where(artefact, line)
+                    place(artefact, line)
                     | {"event": "nvbandwidth.failed", "level": "error", "text": text[:512], "fields": fields}
                 )
                 matrix = None
             elif matrix is not None and matrix.columns and text.strip():
                 pairs.extend(_cells(artefact, line, matrix, losses))
             elif listing and (device := _device(text, before)) is not None:
-                devices.append(_where(artefact, line) | device)
+                devices.append(place(artefact, line) | device)
                 continue
             before = text.strip() or before
         _closed(matrix, losses)
@@ -152,10 +152,6 @@ class NvbandwidthReader(Lines):
 
 
 READER = NvbandwidthReader()
-
-
-def _where(artefact: Artefact, line: PlainLine) -> dict[str, Any]:
-    return {"artefact": artefact.sha256, "line": line.number, "byte_offset": line.byte_offset}
 
 
 def _device(text: str, before: str) -> dict[str, Any] | None:
@@ -197,7 +193,7 @@ def _cells(artefact: Artefact, line: PlainLine, matrix: _Matrix, losses: Losses)
         ends = matrix.ends(tokens[0], column)
         if value == 0 and ends[0] == ends[1]:
             continue  # a GPU with itself, to 0.2
-        yield _where(artefact, line) | _pair(matrix, ends, value)
+        yield place(artefact, line) | _pair(matrix, ends, value)
     matrix.rows += 1
 
 
@@ -223,7 +219,7 @@ def _total(
         detail = f"the cells of {total[1]} read here add up to {matrix.sum:.2f}, its SUM line says {total[2]}; lines of it are missing"
         losses.add("inconsistent-sum", line.number, detail)
     fields = [("test", total[1]), ("sum", total[2])]
-    return _where(artefact, line) | {
+    return place(artefact, line) | {
         "event": "nvbandwidth.sum",
         "level": "info",
         "text": line.text.strip()[:512],

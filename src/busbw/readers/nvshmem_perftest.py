@@ -16,7 +16,7 @@ from typing import Any
 from busbw.observations import Artefact, rows_of
 from busbw.readers.base import Item, Lines, PlainLine, Template
 from busbw.readers.losses import Losses
-from busbw.readers.text_values import finite, nanoseconds
+from busbw.readers.text_values import finite, nanoseconds, place
 from busbw.units import GB
 
 __all__ = ["READER"]
@@ -95,7 +95,7 @@ class NvshmemPerftestReader(Lines):
                     )
                 row = _perf_row(found, tables - 1, line.number, losses)
                 if row is not None:
-                    rows.append(_where(artefact, line) | row)
+                    rows.append(place(artefact, line) | row)
             elif (named := _JOB.fullmatch(text)) is not None:
                 job, table, perf = named[1], None, None
             elif _HEADER.fullmatch(text) is not None:
@@ -106,7 +106,7 @@ class NvshmemPerftestReader(Lines):
             elif table is not None and text[:1].isdigit():
                 row = _row(table, line, losses)
                 if row is not None:
-                    rows.append(_where(artefact, line) | row)
+                    rows.append(place(artefact, line) | row)
         if rows:
             yield rows_of("measurements", rows)
         if events:
@@ -117,14 +117,10 @@ class NvshmemPerftestReader(Lines):
 READER = NvshmemPerftestReader()
 
 
-def _where(artefact: Artefact, line: PlainLine) -> dict[str, Any]:
-    return {"artefact": artefact.sha256, "line": line.number, "byte_offset": line.byte_offset}
-
-
 def _event(artefact: Artefact, line: PlainLine, index: int, **fields: str) -> dict[str, Any]:
     words = [("table_index", str(index)), *fields.items()]
     text = line.text.strip()[:512]
-    return _where(artefact, line) | {"event": "nvshmem_perftest.table", "level": "info", "text": text, "fields": words}
+    return place(artefact, line) | {"event": "nvshmem_perftest.table", "level": "info", "text": text, "fields": words}
 
 
 def _columns(text: str) -> tuple[tuple[str, str | None], ...]:

@@ -22,7 +22,7 @@ from busbw.observations import Artefact, rows_of
 from busbw.readers.base import Item, Lines, PlainLine, Template
 from busbw.readers.json_values import integer
 from busbw.readers.losses import Losses
-from busbw.readers.text_values import finite, nanoseconds
+from busbw.readers.text_values import finite, nanoseconds, place
 from busbw.units import GBIT
 
 __all__ = ["JSON_READER", "LARGEST_JSON_BYTES", "READER"]
@@ -146,7 +146,7 @@ class PerftestReader(Lines):
             start = text.lstrip(" \t")[:1]
             if "0" <= start <= "9":
                 if table is not None and (row := _row(table, line, losses)) is not None:
-                    rows.append(_where(artefact, line) | row)
+                    rows.append(place(artefact, line) | row)
                 continue
             if "Test" in text and (title := _TITLE.fullmatch(text)) is not None:
                 devices.extend(_device(test))
@@ -155,13 +155,13 @@ class PerftestReader(Lines):
             elif "bytes" in text and _HEADER.match(text) is not None:
                 known = test if test.measures or test.fields else command
                 table = _Table(known, tables, _columns(text))
-                events.append(_where(artefact, line) | _event(known, tables, text, _unit_of(table.columns)))
+                events.append(place(artefact, line) | _event(known, tables, text, _unit_of(table.columns)))
                 tables += 1
             elif ":" in text and (found := _FIELD.findall(text)):
                 for name, value in found:
                     test.fields[_FIELD_NAMES[name]] = value[:128]
                     if name == "Device":
-                        test.device_at = _where(artefact, line)
+                        test.device_at = place(artefact, line)
             elif ("_bw" in text or "_lat" in text) and (typed := _COMMAND.search(text)) is not None:
                 command = _Test(
                     typed["verb"], typed["what"], bool(re.search(r"\s(?:-b|--bidirectional)\b", typed["options"])),
@@ -173,10 +173,6 @@ class PerftestReader(Lines):
 
 
 READER = PerftestReader()
-
-
-def _where(artefact: Artefact, line: PlainLine) -> dict[str, Any]:
-    return {"artefact": artefact.sha256, "line": line.number, "byte_offset": line.byte_offset}
 
 
 def _items(rows: list[dict[str, Any]], events: list[dict[str, Any]], devices: list[dict[str, Any]]) -> Iterator[Item]:
@@ -242,14 +238,7 @@ def _row(table: _Table, line: PlainLine, losses: Losses) -> dict[str, Any] | Non
         if i == len(tokens) or shape.fullmatch(tokens[i]) is None:
             if i < 2 and i < len(tokens):
                 return None  # a line of another program that begins with a number
-            cut = i >= len(tokens) - 1
-            detail = f"the row breaks in column {i + 1} of {len(table.columns)} ({name}); "
-            mend = (
-                "the output is cut: run the test again"
-                if cut
-                else "another program wrote into it: give it its own file"
-            )
-            losses.add("truncated-row" if cut else "damaged-row", line.number, detail + mend)
+            losses.add_broken_row(line.number, i + 1, len(table.columns), name, cut=i >= len(tokens) - 1)
             return None
         values[name] = tokens[i]
     if len(tokens) > len(table.columns) and _TWO_OR_SIX.fullmatch(tokens[len(table.columns)]):

@@ -18,7 +18,7 @@ from busbw.observations import Artefact, rows_of
 from busbw.readers.base import Item, Lines, PlainLine
 from busbw.readers.json_values import integer, small_integer
 from busbw.readers.losses import Losses
-from busbw.readers.text_values import finite, nanoseconds
+from busbw.readers.text_values import finite, nanoseconds, place
 from busbw.units import GB
 
 __all__ = ["READER"]
@@ -63,8 +63,7 @@ class RcclTestsCsvReader(Lines):
                 detail = "the values of a row do not fit its header; it is cut or damaged and was left out. Run the test again"
                 losses.add("damaged-row", line.number, detail)
                 continue
-            place = {"artefact": artefact.sha256, "line": line.number, "byte_offset": line.byte_offset}
-            rows.append(place | _measurement(known, size, index))
+            rows.append(place(artefact, line) | _measurement(known, size, index))
         if rows:
             yield rows_of("measurements", rows)
         yield from losses

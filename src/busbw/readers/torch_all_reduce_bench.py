@@ -13,6 +13,7 @@ from typing import Any
 from busbw.observations import Artefact, rows_of
 from busbw.readers.base import Item, Lines, PlainLine, Template
 from busbw.readers.losses import Losses
+from busbw.readers.text_values import place
 from busbw.units import GB, parse_size
 
 __all__ = ["READER"]
@@ -48,13 +49,12 @@ class TorchAllReduceBenchReader(Lines):
             text = line.text
             if len(text) > 4096:
                 continue
-            place = {"artefact": artefact.sha256, "line": line.number, "byte_offset": line.byte_offset}
             if _HEADER.fullmatch(text) is not None:
                 open_table, index = True, index + 1
             elif open_table and text.startswith("|"):
                 row = _ROW.fullmatch(text)
                 if row is not None:
-                    rows.append(place | {
+                    rows.append(place(artefact, line) | {
                         "tool": "all_reduce_bench.py", "table_index": index, "collective": "all_reduce", "size_bytes": parse_size(row[1]),
                         "ranks": ranks, "dtype": "float", "redop": "sum", "in_place": True, "iterations": trials,
                         "busbw_bytes_per_s": float(row[2]) * GB, "algbw_bytes_per_s": float(row[3]) * GB,
@@ -66,7 +66,7 @@ class TorchAllReduceBenchReader(Lines):
             elif (sentence := _SENTENCE.match(text)) is not None:
                 ranks, trials, open_table = int(sentence[2]), int(sentence[4]), False
             elif (gpu := _GPU.match(text)) is not None:
-                devices.append(place | {"kind": "gpu", "name": gpu[1]})
+                devices.append(place(artefact, line) | {"kind": "gpu", "name": gpu[1]})
         if devices:
             yield rows_of("devices", devices)
         if rows:
