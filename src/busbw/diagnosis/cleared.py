@@ -9,6 +9,7 @@ from busbw.diagnosis.findings import Check, Cleared, Finding
 from busbw.diagnosis.rules import benchmark, hangs
 from busbw.diagnosis.rules.desync import EFFECTS
 from busbw.diagnosis.rules.shared import is_multi_node
+from busbw.diagnosis.xids import xids
 from busbw.hardware.formats import NcclTopology, TopologyMatrix
 
 __all__ = ["cleared_lines", "positive_checks", "unexplained"]
@@ -58,9 +59,7 @@ def cleared_lines(facts: Facts, findings: Sequence[Finding]) -> Iterator[Cleared
             continue
         if events:
             yield Cleared(what, why, lines_of(events, most=3))
-    nonfatal = unused(
-        facts.all("kernel.xid"), lambda e: "nonfatal" in e.text.lower() or e.number("xid") in (43, 45, 63)
-    )
+    nonfatal = unused(facts.all("kernel.xid"), _harmless_kernel_line)
     if nonfatal:
         yield Cleared(
             "Xid of a kind that does not fail a job by itself",
@@ -105,7 +104,8 @@ def unexplained(facts: Facts, findings: Sequence[Finding]) -> list[Event]:
 def _harmless_kernel_line(event: Event) -> bool:
     text = event.text.lower()
     if event.name == "kernel.xid":
-        return "nonfatal" in text or event.number("xid") in (43, 45, 63)
+        known = xids().get(event.number("xid") or 0)
+        return "nonfatal" in text or (known is not None and known.cause in ("consequence", "information"))
     if event.name in ("kernel.pcie_error", "kernel.pcie_aer"):
         return "corrected" in text and "uncorrected" not in text
     return event.name == "kernel.nic_link" and event.fields.get("state", "").lower().rstrip(".,") in ("up", "plugged")

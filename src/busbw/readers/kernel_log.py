@@ -12,6 +12,18 @@ TEMPLATES: tuple[Template, ...] = (
     Template("kernel.xid", "NVRM: Xid (PCI:{bus_id:w}): {xid:d}, {detail:s}", "NVIDIA driver", "error"),
     Template("kernel.xid", "NVRM: Xid ({bus_id:w}): {xid:d}, {detail:s}", "NVIDIA driver, before 400", "error"),
     Template("kernel.xid", "NVRM: Xid (PCI:{bus_id:w}): {xid:d}", "NVIDIA driver", "error"),
+    Template(
+        "kernel.sxid_detail",
+        "SXid (PCI:{bus_id:w}): {sxid:d}, Data {data:s}",
+        "nvidia-nvswitch, behind a kernel.sxid",
+        "info",
+    ),
+    Template(
+        "kernel.sxid_detail",
+        "SXid (PCI:{bus_id:w}): {sxid:d}, Severity {severity:d} Engine instance{rest:s}",
+        "nvidia-nvswitch",
+        "info",
+    ),
     Template("kernel.sxid", "SXid (PCI:{bus_id:w}): {sxid:d}, {detail:s}", "nvidia-nvswitch", "error"),
     Template("kernel.gpu_lost", "~GPU {bus_id:w} has fallen off the bus", "NVIDIA driver", "error"),
     Template("kernel.gpu_lost", "~fallen off the bus", "NVIDIA driver", "error"),
@@ -21,6 +33,7 @@ TEMPLATES: tuple[Template, ...] = (
         "NVIDIA driver",
         "error",
     ),
+    Template("kernel.api_mismatch", "NVRM: API mismatch: {rest:s}", "NVIDIA driver", "error"),
     Template("kernel.gpu_named", "NVRM: The NVIDIA GPU {bus_id:w}", "NVIDIA driver", "info"),
     Template("kernel.gpu_init_failed", "NVRM: GPU {bus_id:w}: RmInitAdapter failed{rest:s}", "NVIDIA driver", "error"),
     Template(

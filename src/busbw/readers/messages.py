@@ -157,6 +157,9 @@ CUDA: tuple[Template, ...] = (
         "cudaErrorSystemDriverMismatch 803",
         "error",
     ),
+    Template(
+        "cuda.driver_mismatch", "~Driver/library version mismatch", "NVML_ERROR_LIB_RM_VERSION_MISMATCH 18", "error"
+    ),
     Template("cuda.stream_capture", "cudaErrorStreamCapture{which:w}", "CUDA runtime", "error"),
     Template(
         "cuda.stream_capture",
