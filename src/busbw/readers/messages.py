@@ -319,6 +319,12 @@ LAUNCHERS: tuple[Template, ...] = (
     Template("nccl.result_text", "~unhandled cuda error{rest:s}", "ncclGetErrorString", "error"),
     Template("nccl.result_text", "~unhandled system error{rest:s}", "ncclGetErrorString", "error"),
     Template(
+        "nccl.result_text",
+        "internal error - please report this issue to the NCCL developers{rest:s}",
+        "ncclGetErrorString",
+        "error",
+    ),
+    Template(
         "nccl.remote_result", "~remote process exited or there was a network error", "ncclGetErrorString", "error"
     ),
     Template("nccl.result_text", "~ncclUnhandledCudaError{rest:s}", "PyTorch", "error"),
@@ -360,7 +366,39 @@ SHELL: tuple[Template, ...] = (
     Template("gpu.ecc_pending", "~Remapping Failure Occurred : Yes", "nvidia-smi -q -d ROW_REMAPPER", "error"),
 )
 
-TEMPLATES = PYTORCH + CUDA + UCX_AND_FABRIC_LIBRARIES + LAUNCHERS + SHELL
+VERSIONS_AND_CRASHES: tuple[Template, ...] = (
+    Template("ucx.version", "# Library version: {version:w}", "ucx_info -v, 1.11 and later", "info"),
+    Template("ucx.version", "# UCT version={version:w} revision", "ucx_info -v, to 1.10", "info"),
+    Template(
+        "driver.version",
+        "NVIDIA UNIX Open Kernel Module for {machine:w} {version:w}",
+        "NVIDIA driver, /proc/driver/nvidia/version",
+        "info",
+    ),
+    Template(
+        "driver.version",
+        "NVIDIA UNIX {machine:w} Kernel Module {version:w}",
+        "NVIDIA driver, /proc/driver/nvidia/version",
+        "info",
+    ),
+    Template("driver.version", "Driver Version: {version:w}", "nvidia-smi", "info"),
+    Template("ucx.error", "UCX ERROR {what:s}", "UCX; what no other template knows", "info"),
+    Template("crash.assertion", "Assertion `{condition:s}' failed", "assert(), UCX", "error"),
+    Template("crash.signal", "Caught signal {signal:d} ({name:s}", "UCX src/ucs/debug/debug.c", "error"),
+    Template("crash.signal", "Signal: {name:s} ({signal:d})", "Open MPI opal/util/stacktrace.c", "error"),
+    *(
+        Template("crash.frame", function, "a stack", "info")
+        for function in (
+            "rasMsgHandlePeersUpdate",
+            "ncclCuMemHostEnable",
+            "uct_rocm_ipc_iface_t_init",
+            "uct_md_query_tl_resources",
+        )
+    ),
+)
+"""Versions of libraries, and crashes: what known defects are recognised by. Stacks only by the functions that those name."""
+
+TEMPLATES = PYTORCH + CUDA + UCX_AND_FABRIC_LIBRARIES + LAUNCHERS + SHELL + VERSIONS_AND_CRASHES
 
 
 class MessageReader(Lines):
