@@ -84,6 +84,11 @@ SHOWN = {
     "relaxed-ordering-flag": _ASSERT.format("ib_md.c:700", "!(memh->flags & UCT_IB_MEM_FLAG_RELAXED_ORDERING)"),
     "software-atomics-packed": _ASSERT.format("amo_sw.c:200", "req->flags & UCP_REQUEST_FLAG_PROTO_AMO_PACKED"),
     "exported-key-flag": _ASSERT.format("gga_mlx5.c:900", "mlx5_md->super.cap_flags & UCT_MD_FLAG_EXPORTED_MKEY"),
+    "ipc-handle-open-twice": _UCX.format(
+        "cuda_ipc_iface.c:350",
+        "cuIpcOpenMemHandle((CUdeviceptr *)mapped_addr, key->ph, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) is failed. ret:resource already mapped",
+    ),
+    "nonblocking-check": 'RuntimeError: false INTERNAL ASSERT FAILED at "/torch/csrc/cuda/nccl.cpp":228, please report a bug to PyTorch. NCCL COMM NONBLOCKING USED WITH UNSUPPORTED NCCL VERSION.',
     "topo-group-size": _WARN.format(
         "nccl_net_ofi_create_plugin:210", "NET/OFI rdma plugin constructor: invalid topo group size"
     ),

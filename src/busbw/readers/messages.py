@@ -131,6 +131,12 @@ PYTORCH: tuple[Template, ...] = (
     ),
     Template("torch.collective_call", "torch.distributed.{collective:w}(", "Python stack", "info"),
     Template(
+        "torch.nonblocking_unsupported",
+        "NCCL COMM NONBLOCKING USED WITH UNSUPPORTED NCCL VERSION",
+        "torch/csrc/cuda/nccl.cpp",
+        "error",
+    ),
+    Template(
         "torch.out_of_memory",
         "~CUDA out of memory. Tried to allocate{rest:s}",
         "c10/cuda/CUDACachingAllocator.cpp",
