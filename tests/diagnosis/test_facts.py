@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from busbw.diagnosis import facts as kept
+from busbw.diagnosis.facts import builder, room
 
 from .told import kinds_of, told
 
@@ -20,7 +20,7 @@ def _losses(explanation):
 
 
 def test_settings_that_a_host_repeats_are_counted_beyond_a_number(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(kept, "MAX_LIKE_SETTINGS", 3)
+    monkeypatch.setattr(builder, "MAX_LIKE_SETTINGS", 3)
     explanation = told("".join(ENVIRONMENT.format(pid=pid, value=22) for pid in range(1, 11)))
     assert len(explanation.facts.settings) == 3
     assert _losses(explanation) == [(4, 7)]
@@ -28,24 +28,24 @@ def test_settings_that_a_host_repeats_are_counted_beyond_a_number(monkeypatch: p
 
 def test_a_value_of_its_own_is_kept_after_many_that_are_alike(monkeypatch: pytest.MonkeyPatch):
     """Two hosts repeat their value; the one process that differs comes last on a third host and is still compared."""
-    monkeypatch.setattr(kept, "MAX_LIKE_SETTINGS", 2)
+    monkeypatch.setattr(builder, "MAX_LIKE_SETTINGS", 2)
     alike = "".join(ENVIRONMENT.format(pid=pid, value=22) for pid in range(1, 11))
     odd = ENVIRONMENT.format(pid=1, value=14).replace("cn31", "cn33")
     assert kinds_of(told(alike + alike.replace("cn31", "cn32") + odd)) == ["env-mismatch-between-ranks"]
 
 
 def test_processes_beyond_a_number_are_not_told_apart(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(kept, "MAX_PROCESSES", 4)
+    monkeypatch.setattr(builder, "MAX_PROCESSES", 4)
     explanation = told("".join(ENVIRONMENT.format(pid=pid, value=22) for pid in range(1, 11)))
     assert len(explanation.facts.processes) == 4
     assert _losses(explanation) == [(5, 6)]
 
 
 def test_when_memory_is_full_a_cause_that_comes_late_is_still_found(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(kept, "MAX_FACTS_BYTES", 20_000)
+    monkeypatch.setattr(room, "MAX_FACTS_BYTES", 20_000)
     explanation = told("".join(UNKNOWN.format(pid=pid) for pid in range(1, 501)) + OUT_OF_MEMORY)
-    assert len(explanation.facts.unknown_warnings) == kept.ALWAYS_KEPT
-    assert _losses(explanation) == [(kept.ALWAYS_KEPT + 1, 500 - kept.ALWAYS_KEPT)]
+    assert len(explanation.facts.unknown_warnings) == room.ALWAYS_KEPT
+    assert _losses(explanation) == [(room.ALWAYS_KEPT + 1, 500 - room.ALWAYS_KEPT)]
     assert kinds_of(explanation)[0] == "gpu-oom"
 
 
@@ -59,10 +59,10 @@ def test_when_memory_is_full_a_cause_that_comes_late_is_still_found(monkeypatch:
 )
 def test_no_kind_of_fact_outgrows_memory(monkeypatch: pytest.MonkeyPatch, line: str, of: str):
     """And nothing is left out in silence: what is kept and what was counted are all lines."""
-    monkeypatch.setattr(kept, "MAX_FACTS_BYTES", 0)
+    monkeypatch.setattr(room, "MAX_FACTS_BYTES", 0)
     explanation = told("".join(line.format(i=i) for i in range(300)))
-    assert len(getattr(explanation.facts, of)) == kept.ALWAYS_KEPT
-    assert sum(count for _, count in _losses(explanation)) == 300 - kept.ALWAYS_KEPT
+    assert len(getattr(explanation.facts, of)) == room.ALWAYS_KEPT
+    assert sum(count for _, count in _losses(explanation)) == 300 - room.ALWAYS_KEPT
 
 
 def test_facts_hold_no_secret():

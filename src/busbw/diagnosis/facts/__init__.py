@@ -1,0 +1,35 @@
+"""From rows to facts: what each process did and saw, what was measured, what is set, each fact with the lines that say so.
+
+Rules read facts only. Imports observations, readers, hardware and what lies under them.
+"""
+
+from busbw.diagnosis.facts.builder import FactsBuilder
+from busbw.diagnosis.facts.known import Facts, lines_of
+from busbw.diagnosis.facts.records import (
+    Collective,
+    Counter,
+    Curve,
+    Event,
+    LinkGroup,
+    Pair,
+    Point,
+    Process,
+    Progress,
+    Setting,
+)
+
+__all__ = [
+    "Collective",
+    "Counter",
+    "Curve",
+    "Event",
+    "Facts",
+    "FactsBuilder",
+    "LinkGroup",
+    "Pair",
+    "Point",
+    "Process",
+    "Progress",
+    "Setting",
+    "lines_of",
+]
