@@ -10,15 +10,18 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from busbw.diagnosis.facts.growth import Series, growths, series_key
 from busbw.diagnosis.facts.known import Facts
 from busbw.diagnosis.facts.records import (
     Collective,
     Counter,
     Curve,
+    Device,
     Event,
     LinkGroup,
     Pair,
     Point,
+    Port,
     Process,
     Progress,
     Setting,
@@ -43,10 +46,20 @@ _SLICE_ROWS = 4096
 """Rows that are turned into Python objects at a time."""
 MAX_COLLECTIVES_A_GROUP = 250
 """The last collectives of one rank in one process group that are kept."""
-MAX_RANKS_IN_GROUPS = 4_000
+FEWEST_COLLECTIVES_A_GROUP = 8
+"""So many are kept of every rank in every group, however many there are."""
+MAX_COLLECTIVES = 160_000
+"""Collectives that are kept; where there are more, of every rank only the last. About 500 bytes each, an estimate."""
+MAX_RANKS_IN_GROUPS = MAX_COLLECTIVES // FEWEST_COLLECTIVES_A_GROUP
 """Ranks times their process groups of which collectives are kept; those read later are left out as a whole."""
-MAX_PROGRESS = 500_000
+MAX_PROGRESS = 200_000
 """Rows of progress that are kept."""
+MAX_SHARED_VALUES = 100_000
+"""Names and lists of members that are kept once, however many rows say them."""
+_ROWS_WITH_MEMBERS = 256
+"""Rows with lists of members that are turned into Python objects at a time: each list may name every rank of the job."""
+_UNNAMED_KINDS = frozenset({"pci_device", "pci_tree", "ucx_transport", "libfabric_provider"})
+"""Kinds of devices whose names say nothing of the GPUs of the job."""
 
 
 class FactsBuilder:
@@ -58,7 +71,12 @@ class FactsBuilder:
         self._like: dict[tuple[Any, ...], int] = defaultdict(int)
         self._links: dict[tuple[Any, ...], LinkGroup] = {}
         self._curves: dict[tuple[str, str | None, int], Curve] = {}
+        self._series: dict[tuple[Any, ...], Series] = {}
         self._collectives: dict[tuple[Any, ...], deque[Collective]] = {}
+        self._left_out: set[tuple[Any, ...]] = set()
+        self._most_collectives = MAX_COLLECTIVES_A_GROUP
+        self._collectives_kept = 0
+        self._shared: dict[Any, Any] = {}
 
     def announce(self, artefact: Artefact) -> None:
         """Call before the items of an artefact."""
@@ -71,8 +89,9 @@ class FactsBuilder:
             handler = getattr(self, f"_add_{item.table}", None)
             if handler is not None:
                 batch = redact_batch(item.batch)
-                for first in range(0, batch.num_rows, _SLICE_ROWS):
-                    handler(batch.slice(first, _SLICE_ROWS))
+                rows = _ROWS_WITH_MEMBERS if item.table == "collectives" else _SLICE_ROWS
+                for first in range(0, batch.num_rows, rows):
+                    handler(batch.slice(first, rows))
         elif isinstance(item, TopologyMatrix | NcclTopology | NcclGraphs):
             self.facts.topologies.append((self._path, item))
 
@@ -85,6 +104,9 @@ class FactsBuilder:
         """The facts, once every item was added."""
         self.facts.links = list(self._links.values())
         self.facts.curves = list(self._curves.values())
+        self.facts.counters = [series.last for series in self._series.values()]
+        self.facts.growths = growths(self._series.values())
+        self.facts.ranks_left_out = len(self._left_out)
         self.facts.collectives = [collective for kept in self._collectives.values() for collective in kept]
         self._learn_ranks()
         return self.facts
@@ -227,43 +249,101 @@ class FactsBuilder:
 
     def _add_counters(self, batch: pa.RecordBatch) -> None:
         for row in batch.to_pylist():
+            if row["value"] is None or row["name"] is None:
+                continue
             at = self._ref(row)
-            if row["value"] is not None and self._room.takes("counters", at, FACT_BYTES, row["name"]):
-                self.facts.counters.append(Counter(row["host"], row["device"], row["name"], row["value"], at))
+            labels = tuple(sorted((key, value or "") for key, value in row["labels"] or ()))
+            made = Counter(
+                row["host"], row["device"], row["name"], row["value"], at, row["port"], row["time_ns"], self._once(labels)
+            )  # fmt: skip
+            key = series_key(made)
+            known = self._series.get(key)
+            if known is not None:
+                known.take(made)
+            elif self._room.takes("counters", at, 2 * FACT_BYTES, row["name"]):
+                self._series[key] = Series(made, made)
+
+    def _add_ports(self, batch: pa.RecordBatch) -> None:
+        for row in batch.to_pylist():
+            at = self._ref(row)
+            if self._room.takes("ports", at, FACT_BYTES, row["node_kind"]):
+                self.facts.ports.append(
+                    Port(
+                        row["host"], row["device"], row["node_kind"], row["port"], row["guid"], row["link_layer"], row["state"],
+                        row["physical_state"], row["width"], row["rate_bytes_per_s"], row["possible_width"],
+                        row["possible_rate_bytes_per_s"], row["mtu_bytes"], row["peer"], row["peer_port"], at,
+                    )
+                )  # fmt: skip
 
     def _add_devices(self, batch: pa.RecordBatch) -> None:
         for row in batch.to_pylist():
-            at = self._ref(row)
-            if self._room.takes("devices", at, FACT_BYTES, row["name"]):
+            at, attributes = self._ref(row), dict(row["attributes"] or ())
+            size = FACT_BYTES + sum(FIELD_BYTES + getsizeof(value) for value in attributes.values())
+            if not self._room.takes("devices", at, size, row["name"]):
+                continue
+            kind = row["kind"] or ""
+            self.facts.hardware.append(Device(row["host"], kind, row["bus_id"], row["name"], attributes, at))
+            if kind not in _UNNAMED_KINDS:
                 self.facts.devices.append((row["host"], row["name"], at))
+
+    def _once(self, value: Any) -> Any:
+        """An equal value that is kept already, else this one."""
+        if len(self._shared) < MAX_SHARED_VALUES:
+            return self._shared.setdefault(value, value)
+        return self._shared.get(value, value)
 
     def _add_collectives(self, batch: pa.RecordBatch) -> None:
         for row in batch.to_pylist():
             if row["seq"] is None:
                 continue
+            at = self._ref(row)
             key = (row["artefact"], row["rank"], row["process_group"], row["group_desc"], row["is_p2p"])
             kept = self._collectives.get(key)
             if kept is None:
                 if len(self._collectives) >= MAX_RANKS_IN_GROUPS:
+                    if len(self._left_out) < MAX_PROCESSES:
+                        self._left_out.add(key)
+                    self._room.leave_out(
+                        "collectives of further ranks", at, f"{MAX_RANKS_IN_GROUPS:,} ranks in groups are compared"
+                    )
                     continue
-                kept = self._collectives[key] = deque(maxlen=MAX_COLLECTIVES_A_GROUP)
+                kept = self._collectives[key] = deque()
+            once = self._once
             kept.append(
                 Collective(
-                    row["source"] or "", row["process_group"], row["group_desc"], tuple(row["members"] or ()), row["ranks"], row["rank"], row["host"],
-                    row["seq"], row["op"], row["profiling_name"] or "", bool(row["is_p2p"]), row["size_bytes"], row["input_numel"],
-                    row["output_numel"], row["dtype"], row["state"], bool(row["retired"]), row["created_ns"], row["completed_ns"],
-                    row["duration_ns"], self._ref(row),
+                    once(row["source"] or ""), once(row["process_group"]), once(row["group_desc"]), once(tuple(row["members"] or ())), row["ranks"],
+                    row["rank"], once(row["host"]), row["seq"], once(row["op"]), once(row["profiling_name"] or ""), bool(row["is_p2p"]),
+                    row["size_bytes"], row["input_numel"], row["output_numel"], once(row["dtype"]), once(row["state"]), bool(row["retired"]),
+                    row["created_ns"], row["completed_ns"], row["duration_ns"], at,
                 )
             )  # fmt: skip
+            self._collectives_kept += 1
+            self._forget_old(kept)
+            if self._collectives_kept > MAX_COLLECTIVES and self._most_collectives > FEWEST_COLLECTIVES_A_GROUP:
+                self._most_collectives = max(FEWEST_COLLECTIVES_A_GROUP, self._most_collectives // 2)
+                for lane in self._collectives.values():
+                    self._forget_old(lane)
+
+    def _forget_old(self, kept: deque[Collective]) -> None:
+        while len(kept) > self._most_collectives:
+            forgotten = kept.popleft()
+            self._collectives_kept -= 1
+            self._room.leave_out(
+                "earlier collectives", forgotten.at, "only the last ones of a rank in a group are compared"
+            )
 
     def _add_collective_progress(self, batch: pa.RecordBatch) -> None:
         for row in batch.to_pylist():
-            if len(self.facts.progress) < MAX_PROGRESS:
-                made = Progress(
-                    row["source"] or "", row["process_group"], row["op"], row["ranks"], row["rank"], row["host"], row["pid"],
-                    row["last_enqueued"], row["last_completed"], self._ref(row),
-                )  # fmt: skip
-                self.facts.progress.append(made)
+            at = self._ref(row)
+            if len(self.facts.progress) >= MAX_PROGRESS:
+                self._room.leave_out("progress of further ranks", at, f"{MAX_PROGRESS:,} rows are compared")
+                continue
+            once = self._once
+            made = Progress(
+                once(row["source"] or ""), once(row["process_group"]), once(row["op"]), row["ranks"], row["rank"], once(row["host"]), row["pid"],
+                row["last_enqueued"], row["last_completed"], at,
+            )  # fmt: skip
+            self.facts.progress.append(made)
 
     def _learn_ranks(self) -> None:
         """NCCL's own rank numbers, from the lines of communicator set-up, are better than the launcher's."""

@@ -10,10 +10,13 @@ from busbw.diagnosis.facts.records import (
     Collective,
     Counter,
     Curve,
+    Device,
     Event,
+    Growth,
     LinkGroup,
     Pair,
     Point,
+    Port,
     Process,
     Progress,
     Setting,
@@ -36,11 +39,19 @@ class Facts:
         self.curves: list[Curve] = []
         self.pairs: list[Pair] = []
         self.counters: list[Counter] = []
+        """Of every series the last reading."""
+        self.growths: list[Growth] = []
+        """Of every series that was read more than once: in one file, in files of before and after, or of one host at two times."""
+        self.ports: list[Port] = []
         self.collectives: list[Collective] = []
         """By artefact, rank and group, there in the order of the file."""
         self.progress: list[Progress] = []
         self.devices: list[tuple[str | None, str | None, LineRef]] = []
-        """(host, name, line) of every device a tool named."""
+        """(host, name, line) of every GPU or other device a tool named; PCI devices and transports are in `hardware` only."""
+        self.hardware: list[Device] = []
+        """Every device with what the tool said of it."""
+        self.ranks_left_out = 0
+        """Ranks in process groups whose collectives were not kept: they are not missing, only not looked at."""
         self.topologies: list[tuple[str, TopologyMatrix | NcclTopology | NcclGraphs]] = []
         self.processes: dict[tuple[str | None, int | None], Process] = {}
         self.paths: dict[str, str] = {}
@@ -94,7 +105,10 @@ class Facts:
 
 
 def lines_of(
-    items: Iterable[Event | Setting | LinkGroup | Point | Pair | Counter | Collective | Progress], most: int = 12
+    items: Iterable[
+        Event | Setting | LinkGroup | Point | Pair | Counter | Growth | Port | Device | Collective | Progress
+    ],
+    most: int = 12,
 ) -> list[LineRef]:
     """The lines of these facts without repeats, at most `most`, in order of file and line."""
     seen: dict[tuple[str, int], LineRef] = {}

@@ -11,10 +11,13 @@ __all__ = [
     "Collective",
     "Counter",
     "Curve",
+    "Device",
     "Event",
+    "Growth",
     "LinkGroup",
     "Pair",
     "Point",
+    "Port",
     "Process",
     "Progress",
     "Setting",
@@ -158,13 +161,112 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Counter:
-    """A counter at one moment."""
+    """A counter or gauge at one moment: of those of one series the last one read."""
 
     host: str | None
     device: str | None
     name: str
     value: float
     at: LineRef
+    port: int | None = None
+    time_ns: int | None = None
+    labels: tuple[tuple[str, str], ...] = ()
+    """What else tells this series from others, sorted by key."""
+
+    @property
+    def place(self) -> str:
+        """Where it was counted: the host, else the file."""
+        return self.host or self.at.path
+
+    def label(self, name: str) -> str | None:
+        """The value of a label; None without it."""
+        return next((value for key, value in self.labels if key == name), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """How much a counter grew between the first and the last time it was read."""
+
+    first: Counter
+    last: Counter
+
+    @property
+    def by(self) -> float:
+        """Never negative: a counter that was reset has not grown."""
+        return max(0.0, self.last.value - self.first.value)
+
+    @property
+    def at(self) -> LineRef:
+        """The line of the later reading."""
+        return self.last.at
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """A port of a NIC or of a switch, and what is at the other end of its cable."""
+
+    host: str | None
+    device: str | None
+    node_kind: str | None
+    port: int | None
+    guid: str | None
+    link_layer: str | None
+    state: str | None
+    physical_state: str | None
+    width: int | None
+    rate_bytes_per_s: float | None
+    possible_width: int | None
+    possible_rate_bytes_per_s: float | None
+    mtu_bytes: int | None
+    peer: str | None
+    peer_port: int | None
+    at: LineRef
+
+    @property
+    def place(self) -> str:
+        """The host, else the file."""
+        return self.host or self.at.path
+
+    @property
+    def name(self) -> str:
+        """For people: host, device and port."""
+        device = self.device or "a device"
+        port = f" port {self.port}" if self.port is not None else ""
+        return f"{self.host} {device}{port}" if self.host and self.host != self.device else f"{device}{port}"
+
+    @property
+    def active(self) -> bool:
+        """Whether data can pass."""
+        return (self.state or "").lower().endswith("active")
+
+    @property
+    def on_switch(self) -> bool:
+        """Whether it is a switch's."""
+        return (self.node_kind or "").lower().startswith("switch")
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A device as a tool described it."""
+
+    host: str | None
+    kind: str
+    bus_id: str | None
+    name: str | None
+    attributes: Mapping[str, str]
+    at: LineRef
+
+    @property
+    def place(self) -> str:
+        """The host, else the file."""
+        return self.host or self.at.path
+
+    def number(self, name: str) -> float | None:
+        """An attribute as a number; None if it is missing or none."""
+        try:
+            return float(self.attributes[name])
+        except (KeyError, ValueError):
+            return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from busbw.diagnosis.rules import (
     affinity,
     benchmark,
     bootstrap,
+    counters,
     desync,
     environment,
     gpu,
@@ -26,6 +27,7 @@ from busbw.diagnosis.rules import (
     path_to_peer,
     pcie,
     peer_to_peer,
+    ports,
     shared_memory,
     straggler,
     topology,
@@ -36,7 +38,7 @@ __all__ = ["RULES", "Rule"]
 Rule = Callable[[Facts], Iterator[Finding]]
 
 _FAMILIES = (
-    desync, hangs, straggler, gpudirect,  # ranks that differ from each other
+    desync, hangs, straggler, gpudirect, ports, counters,  # ranks that differ from each other
     gpu, nvlink, shared_memory, interface, bootstrap, nic_resources, path_to_peer, peer_to_peer, ibgda, network_fallback, library_version, in_network,
     environment, pcie, link_rate, affinity, topology, benchmark,  # absolute expectations
 )  # fmt: skip

@@ -11,13 +11,13 @@ from busbw.diagnosis.findings import Finding
 from busbw.diagnosis.rules.shared import active, without_repeats
 from busbw.hardware.formats import TopologyMatrix
 
-__all__ = ["RULES"]
+__all__ = ["NVLINK_XIDS", "RULES"]
 
 _LACKS = re.compile(
     r"no such|not found|not exist|missing|cannot|could not|unable|fail|denied|refused|check", re.IGNORECASE
 )
 """Words beside the path of the IMEX channel that say it is not there; a listing of the folder has none of them."""
-_NVLINK_XIDS = {74, 137, 144, 145, 146, 147, 148, 149, 150}
+NVLINK_XIDS = {74, 137, 144, 145, 146, 147, 148, 149, 150}
 """NVLink errors (NVIDIA, "XID Errors", GPU deployment documentation)."""
 
 
@@ -60,7 +60,7 @@ def _same_on_every_gpu(facts: Facts) -> bool:
 def _nvlink_xid(event: Event) -> bool:
     """Whether an Xid is an NVLink error, or the end of a channel that one caused."""
     caused = re.search(r"previous Xid (\d{1,6})", event.text)
-    return event.number("xid") in _NVLINK_XIDS or (caused is not None and int(caused[1]) in _NVLINK_XIDS)
+    return event.number("xid") in NVLINK_XIDS or (caused is not None and int(caused[1]) in NVLINK_XIDS)
 
 
 def _fewer_than_siblings(facts: Facts, path: str, topology: TopologyMatrix) -> Iterator[Finding]:

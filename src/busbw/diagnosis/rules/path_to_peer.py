@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from busbw.diagnosis.facts import Counter, Event, Facts, Setting, lines_of
 from busbw.diagnosis.findings import Finding
+from busbw.diagnosis.rules.counter_words import LOSSES, counted
 from busbw.diagnosis.rules.shared import active
 
 __all__ = ["RULES"]
@@ -68,16 +69,9 @@ def _port(event: Event) -> str:
 
 
 def _lossy_counters(facts: Facts) -> list[Counter]:
-    names = (
-        "local_ack_timeout_err",
-        "packet_seq_err",
-        "out_of_sequence",
-        "implied_nak_seq_err",
-        "rx_discards_phy",
-        "roce_adp_retrans",
-        "rx_prio0_discards",
-    )
-    return [c for c in facts.counters if c.name in names and c.value > 0]
+    """Losses counted since the last reset; where two readings are there, only what grew between them counts."""
+    compared = {(g.last.place, g.last.device, g.last.port, g.last.name): g.by for g in facts.growths}
+    return [c for c in counted(facts, LOSSES) if compared.get((c.place, c.device, c.port, c.name), c.value) > 0]
 
 
 def gid_of_the_wrong_kind(facts: Facts) -> Iterator[Finding]:
@@ -272,9 +266,11 @@ def lossy_fabric(facts: Facts) -> Iterator[Finding]:
     """NIC counters show lost RoCE packets without a working loss control.
 
     Fires when acknowledge time-outs or sequence errors are counted; stronger when no ECN marks were seen and all traffic is in priority 0
-    (no lossless class). Minor when fewer than 100 were counted: these counters run since the boot. Silent when all of them are 0.
+    (no lossless class). Minor when fewer than 100 were counted: these counters run since the boot. Silent when all of them are 0,
+    and where two readings tell what was lost in between.
     """
-    losses = _lossy_counters(facts)
+    compared = {(g.last.place, g.last.device) for g in facts.growths}
+    losses = [c for c in _lossy_counters(facts) if (c.place, c.device) not in compared]
     if not losses or facts.all("nccl.ib_completion"):
         return
     unmarked = [
