@@ -240,7 +240,7 @@ def test_pickled_dumps_are_compared_as_well(tmp_path):
         (tmp_path / name).write_bytes(pickle.dumps(json.loads(text), 2))
     diagnosis = explain(*find_artefacts([str(tmp_path)])).diagnosis
     assert diagnosis.findings[0].summary == (
-        "group default_pg: rank 0 made no call after 7; rank 1, rank 2 wait in call 8, all_reduce of 1024 elements float"
+        "group default_pg: rank 0 made no call after 7; rank 1, rank 2 wait in call 8, all_reduce of 1024 elements float; 1 members left no dump"
     )
     assert not diagnosis.losses
 
@@ -258,3 +258,35 @@ def test_even_times_of_the_inspector_are_healthy():
         check.result for check in explanation.diagnosis.checks
     ]
     assert explanation.facts.curves == []
+
+
+COMM = "cn3{rank}:{pid}:{pid} [0] NCCL INFO ncclCommInitRankConfig comm 0x55 rank {rank} nranks 4 cudaDev 0 nvmlDev 0 busId 1b000 commId 0xfeed - Init COMPLETE\n"
+
+
+def _behind(log: str) -> Mapping[str, str]:
+    return {
+        **dumps(4, lambda rank: [call(7), *([call(8, state="started")] if rank != 2 else [])]),
+        "nccl.log": "".join(COMM.format(rank=rank, pid=500 + rank) for rank in range(4)) + log,
+    }
+
+
+def test_a_rank_that_hangs_is_named_as_nccl_knows_it():
+    """The dump knows rank 2, NCCL's log knows host, process and GPU: one finding with the lines of both."""
+    explanation = told(_behind(""))
+    first = explanation.diagnosis.findings[0]
+    assert "rank 2 made no call after 7" in first.summary
+    assert "to NCCL that is cn32:502 GPU 1b000" in first.summary
+    assert {Path(line.path).name for line in first.lines} >= {"trace_2", "nccl.log"}
+
+
+def test_its_own_last_error_explains_why_it_did_not_come():
+    explanation = told(_behind("cn32:502:530 [0] nobody.cc:1 NCCL WARN Nobody knows this message\n"))
+    assert "whose log says: Nobody knows this message" in explanation.diagnosis.findings[0].summary
+
+
+def test_ranks_of_another_communicator_are_not_taken_for_ranks_of_the_job():
+    """Two communicators of the same size and other processes: which of them the dumps are about, nobody says."""
+    other = "".join(
+        COMM.replace("cn3", "cn4").replace("feed", "beef").format(rank=rank, pid=600 + rank) for rank in range(4)
+    )
+    assert "to NCCL" not in told(_behind(other)).diagnosis.findings[0].summary

@@ -13,6 +13,8 @@ from busbw.diagnosis.rules import (
     counters,
     desync,
     environment,
+    fabric_path,
+    first_failure,
     gpu,
     gpudirect,
     hangs,
@@ -38,7 +40,7 @@ __all__ = ["RULES", "Rule"]
 Rule = Callable[[Facts], Iterator[Finding]]
 
 _FAMILIES = (
-    desync, hangs, straggler, gpudirect, ports, counters,  # ranks that differ from each other
+    desync, first_failure, hangs, straggler, fabric_path, gpudirect, ports, counters,  # ranks that differ from each other
     gpu, nvlink, shared_memory, interface, bootstrap, nic_resources, path_to_peer, peer_to_peer, ibgda, network_fallback, library_version, in_network,
     environment, pcie, link_rate, affinity, topology, benchmark,  # absolute expectations
 )  # fmt: skip

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 
 from busbw.diagnosis.facts import Event, Facts, Setting, lines_of
 from busbw.diagnosis.findings import Finding
+from busbw.diagnosis.rules.shared import jobs
 
 __all__ = ["DEATHS", "EFFECTS", "RULES"]
 
@@ -111,17 +112,7 @@ def networks_differ(facts: Facts) -> Iterator[Finding]:
 
 def _jobs(facts: Facts, processes: Iterable[_Process]) -> list[list[_Process]]:
     """Processes (host, pid) by the job they belong to, as the communicators they share tell. One job if one of them names none."""
-    members: dict[str, list[_Process]] = defaultdict(list)
-    for event in facts.all("nccl.comm"):
-        if event.fields.get("comm_id"):
-            members[event.fields["comm_id"]].append((event.host, event.pid))
-    job_of: dict[_Process, int] = {}
-    jobs: dict[int, set[_Process]] = {}
-    for number, together in enumerate(members.values()):
-        jobs[number] = set(together)
-        for older in {job_of[process] for process in jobs[number] if process in job_of}:
-            jobs[number] |= jobs.pop(older)
-        job_of |= dict.fromkeys(jobs[number], number)
+    job_of = {process: number for number, job in enumerate(jobs(facts)) for process in job.processes}
     found: dict[int | None, list[_Process]] = defaultdict(list)
     for process in processes:
         found[job_of.get(process)].append(process)

@@ -10,6 +10,7 @@ from pathlib import PurePath
 
 from busbw.diagnosis.facts import Collective, Event, Facts, Progress, lines_of
 from busbw.diagnosis.findings import Check, Finding, LineRef
+from busbw.diagnosis.rules.desync import EFFECTS
 from busbw.units import format_time_ns
 
 __all__ = ["RULES", "checks"]
@@ -205,6 +206,47 @@ def _uneven_by_intent(calls: Sequence[Collective], members: int) -> bool:
     return all(call.output_numel == total for call in calls)
 
 
+def _processes(facts: Facts) -> dict[int, Event]:
+    """The line by which NCCL says which process and GPU a rank of the job is, from the job's largest communicator.
+
+    Empty where several communicators of that size disagree: their ranks are not those of the job.
+    """
+    found: dict[int, Event] = {}
+    largest = max((e.number("ranks") or 0 for e in facts.all("nccl.comm")), default=0)
+    for event in facts.all("nccl.comm"):
+        rank = event.number("rank")
+        if rank is not None and event.number("ranks") == largest:
+            known = found.setdefault(rank, event)
+            if (known.host, known.pid) != (event.host, event.pid):
+                return {}
+    return found
+
+
+def _also_known_as(lanes: Sequence[_Lane], group: _Group, facts: Facts) -> tuple[str, list[Event]]:
+    """What NCCL's log says of these ranks, for the summary, and its lines: who they are, and their own last error."""
+    processes = _processes(facts)
+    if not processes or max((*group.members, *(lane.rank or 0 for lane in group.lanes)), default=0) > max(processes):
+        return "", []
+    known = [processes[lane.rank] for lane in lanes[:3] if lane.rank in processes]
+    if not known:
+        return "", []
+    who = ", ".join(f"{e.host or 'a host'}:{e.pid} GPU {e.fields.get('bus_id', '?')}" for e in known)
+    errors = [
+        e for e in facts.failures() if (e.host, e.pid) in {(k.host, k.pid) for k in known} and e.name not in EFFECTS
+    ]
+    said = f", whose log says: {errors[-1].text.strip()[:100]}" if errors else ""
+    return f"; to NCCL that is {who}{said}", [*known, *errors[-2:]]
+
+
+def _without_dump(group: _Group, facts: Facts) -> str:
+    """What to say of members without calls."""
+    if not group.unseen:
+        return ""
+    if facts.ranks_left_out:
+        return f"; {group.unseen} members left no dump or were not compared"
+    return f"; {group.unseen} members left no dump"
+
+
 def calls_differ(facts: Facts) -> Iterator[Finding]:
     """At one place in the order of a process group, ranks called different operations, or the same with another size or type.
 
@@ -217,10 +259,11 @@ def calls_differ(facts: Facts) -> Iterator[Finding]:
         if found is None:
             continue
         odd, other = found.odd[0][1], found.others[0][1]
+        alias, known = _also_known_as([lane for lane, _ in found.odd], group, facts)
         yield Finding(
             "collective-mismatch", 0.5 if found.done else (0.93 if found.what == "operation" else 0.9), "fatal",
-            f"{group.name}, call {found.seq}: {_names(lane for lane, _ in found.odd)} called {_describe(odd)}, {_names(lane for lane, _ in found.others)} {_describe(other)} ({found.what} differs)",
-            lines_of(call for _, call in [*found.odd[:6], *found.others[:6]]), _SAME_CALLS, ["TORCH_SHOW_CPP_STACKTRACES=1 TORCH_NCCL_TRACE_CPP_STACK=1: the frames of this call on both ranks"],
+            f"{group.name}, call {found.seq}: {_names(lane for lane, _ in found.odd)} called {_describe(odd)}, {_names(lane for lane, _ in found.others)} {_describe(other)} ({found.what} differs){alias}",
+            lines_of([*(call for _, call in [*found.odd[:6], *found.others[:6]]), *known], most=16), _SAME_CALLS, ["TORCH_SHOW_CPP_STACKTRACES=1 TORCH_NCCL_TRACE_CPP_STACK=1: the frames of this call on both ranks"],
         )  # fmt: skip
 
 
@@ -278,16 +321,19 @@ def rank_lacks_next_call(facts: Facts) -> Iterator[Finding]:
         behind = [lane for lane in wait.behind if lane.artefact not in in_a_call] or wait.behind
         call = wait.waiting[0].calls[wait.seq][0]
         few_wait = len(wait.waiting) < len(behind)
+        alias, known = _also_known_as(behind, wait.group, facts)
         lines = lines_of(
             [
                 *(latest for lane in behind[:6] if (latest := lane.latest) is not None),
                 *(lane.calls[wait.seq][0] for lane in wait.waiting[:6]),
-            ]
+                *known,
+            ],
+            most=16,
         )
         tell = ["py-spy dump --pid PID of that rank", "a second dump a minute later: is it the same call"]
         yield Finding(
             "rank-late-or-stuck", 0.5 if not roots or few_wait else 0.88, "fatal",
-            f"{wait.group.name}: {_names(behind)} made no call after {min(lane.last for lane in behind)}; {_names(wait.waiting)} wait in call {wait.seq}, {_describe(call)}",
+            f"{wait.group.name}: {_names(behind)} made no call after {min(lane.last for lane in behind)}; {_names(wait.waiting)} wait in call {wait.seq}, {_describe(call)}{alias}{_without_dump(wait.group, facts)}",
             lines, _LOOK_AT_THE_RANK, tell,
         )  # fmt: skip
         if few_wait:
@@ -314,7 +360,7 @@ def all_wait_in_one_call(facts: Facts) -> Iterator[Finding]:
         rest = [lane for lane in group.lanes if lane not in started]
         mixed = bool(started) and len(rest) < len(started) and bool(rest)
         sure = 0.5 if group.unseen or mixed else (0.82 if not rest else 0.65)
-        without = f"; {group.unseen} members left no dump" if group.unseen else ""
+        without = _without_dump(group, facts)
         lines = lines_of(lane.calls[seq][0] for lane in [*rest[:6], *started[:6]])
         tell = [
             "a second dump a minute later: is it the same call",

@@ -100,6 +100,43 @@ def peer_access_off(facts: Facts) -> Iterator[Finding]:
         )  # fmt: skip
 
 
+def links_not_used(facts: Facts) -> Iterator[Finding]:
+    """The topology shows NVLink between all GPUs, and NCCL's connections inside the node go over shared memory or the network.
+
+    Fires on nvidia-smi topo -m with NVLink between every two GPUs beside connections of type SHM, or of type NET between ranks of one host. Silent
+    when a variable forbids peer access, when NCCL says itself why, and when the same process also has P2P connections to most of its peers.
+    """
+    full = [
+        (path, t) for path, t in facts.topologies
+        if isinstance(t, TopologyMatrix) and len(t.gpus) > 1 and (links := list(t.gpu_links())) and all(link.nvlinks for link in links)
+    ]  # fmt: skip
+    said = facts.all("nccl.p2p_disabled_nvlink", "nccl.p2p_disabled", "nccl.p2p_not_enabled")
+    if not full or said or active(facts, "NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL"):
+        return
+    host_of = {
+        (e.fields.get("comm_id"), e.number("rank")): e.host for e in facts.all("nccl.comm") if e.host is not None
+    }
+    by_rank: dict[int | None, set[str]] = {}
+    for (_, rank), host in host_of.items():
+        by_rank.setdefault(rank, set()).add(host)
+    inside = [link for link in facts.links if link.transport == "SHM"]
+    for link in facts.links:
+        src, dst = by_rank.get(link.src_rank, set()), by_rank.get(link.dst_rank, set())
+        if link.transport == "NET" and link.src_rank != link.dst_rank and len(src) == 1 and src == dst:
+            inside.append(link)
+    direct = sum(link.count for link in facts.links if link.transport == "P2P")
+    if not inside or direct > sum(link.count for link in inside):
+        return
+    refs = [ref for path, t in full[:1] for row in t.rows[:2] if (ref := facts.line_of(path, row.line)) is not None]
+    shm = any(link.transport == "SHM" for link in inside)
+    yield Finding(
+        "nvlink-p2p-disabled", 0.6, "major", f"all GPUs are connected by NVLink and connections inside the node use {'shared memory' if shm else 'the network'}",
+        sorted({*lines_of(inside, most=8), *refs}),
+        "Check nvidia-smi topo -p2p r, the IOMMU and passthrough. In containers: all GPUs visible to every process, one IPC namespace and one NCCL_HOSTID a host.",
+        ["nvidia-smi topo -p2p r inside the container", "NCCL_DEBUG_SUBSYS=INIT,P2P,GRAPH in the same run"],
+    )  # fmt: skip
+
+
 def system_not_ready(facts: Facts) -> Iterator[Finding]:
     """CUDA says that the system is not initialised: Fabric Manager has not done its work.
 
@@ -225,4 +262,4 @@ def imex(facts: Facts) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-RULES = (links_down, peer_access_off, system_not_ready, multicast_set_up, registration, imex)
+RULES = (links_down, peer_access_off, links_not_used, system_not_ready, multicast_set_up, registration, imex)

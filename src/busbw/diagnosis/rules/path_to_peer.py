@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from busbw.diagnosis.facts import Counter, Event, Facts, Setting, lines_of
+from busbw.diagnosis.facts import Counter, Event, Facts, LinkGroup, Setting, lines_of
 from busbw.diagnosis.findings import Finding
 from busbw.diagnosis.rules.counter_words import LOSSES, counted
 from busbw.diagnosis.rules.shared import active
@@ -290,18 +290,35 @@ def lossy_fabric(facts: Facts) -> Iterator[Finding]:
     )  # fmt: skip
 
 
-def rails_crossed(facts: Facts) -> Iterator[Finding]:
-    """NCCL_CROSS_NIC lets connections cross rails on a fabric that keeps them apart.
+def _crossing_links(facts: Facts) -> list[LinkGroup]:
+    """Connections whose sender uses another NIC than their receiver, by the NIC's number on each host."""
+    ends: dict[tuple[int | None, int | None], dict[str | None, tuple[str, LinkGroup]]] = {}
+    for link in facts.links:
+        number = re.match(r"NET/IB\w*/(\d+)", link.via)
+        if number is not None and link.src_rank is not None:
+            ends.setdefault((link.src_rank, link.dst_rank), {})[link.direction] = (number[1], link)
+    crossing = [pair for pair in ends.values() if len(pair) == 2 and len({nic for nic, _ in pair.values()}) == 2]
+    return [link for pair in crossing for _, link in pair.values()]
 
-    Fires when NCCL_CROSS_NIC allows crossing (1 or 2) while a transfer or connection fails. Silent without a failure: on a full fat tree
-    crossing is harmless.
+
+def rails_crossed(facts: Facts) -> Iterator[Finding]:
+    """Connections cross rails on a fabric that keeps them apart.
+
+    Fires when NCCL_CROSS_NIC allows crossing (1 or 2), or the two ends of a connection name NICs of different number, while a transfer or connection
+    fails. Silent without a failure: on a full fat tree crossing is harmless.
     """
     failures = facts.all("nccl.ib_completion", "nccl.ib_call_failed", "nccl.connect_failed")
     crossing = [s for s in active(facts, "NCCL_CROSS_NIC") if s.value in ("1", "2")]
-    if failures and crossing:
+    linked = _crossing_links(facts)
+    if failures and (crossing or linked):
+        said = (
+            f"NCCL_CROSS_NIC={crossing[0].value} and connections fail"
+            if crossing
+            else "connections use NICs of different number at their ends, and transfers fail"
+        )
         yield Finding(
-            "rail-cross-nic", 0.5, "fatal", f"NCCL_CROSS_NIC={crossing[0].value} and connections fail", lines_of([*crossing, *failures]),
-            "Set NCCL_CROSS_NIC=0 on a rail-only fabric.", ["ib_write_bw between NIC i of one host and NIC j of another"],
+            "rail-cross-nic", 0.6 if crossing and linked else (0.5 if crossing else 0.35), "fatal", said, lines_of([*crossing, *linked[:6], *failures]),
+            "Set NCCL_CROSS_NIC=0 on a rail-only fabric, and see that NIC i of every host is on rail i.", ["ib_write_bw between NIC i of one host and NIC j of another"],
         )  # fmt: skip
 
 
