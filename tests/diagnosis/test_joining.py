@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from busbw.diagnosis.joining import bus_number
+from busbw.diagnosis.rules.shared import bus_number
 
 from .told import told
 

@@ -10,29 +10,12 @@ from pathlib import PurePath
 
 from busbw.diagnosis.facts import Event, Facts
 from busbw.diagnosis.findings import Finding, LineRef
-from busbw.diagnosis.rules.shared import Job, jobs
+from busbw.diagnosis.rules.shared import Job, bus_number, jobs
 
-__all__ = ["bus_number", "of_ranks", "with_jobs"]
+__all__ = ["of_ranks", "with_jobs"]
 
-_BUS = re.compile(r"(?:(?P<domain>[0-9a-fA-F]{4,8}):)?(?P<bus>[0-9a-fA-F]{2}):(?P<slot>[0-9a-fA-F]{2})(?:\.[0-7])?")
 _OF_A_GPU = ("kernel.xid", "kernel.gpu_lost", "kernel.gpu_init_failed", "kernel.gpu_probe_failed", "kernel.gpu_named")
 """Messages of the kernel about one GPU."""
-
-
-def bus_number(text: str) -> int | None:
-    """A GPU's place on the bus as one number, from `0000:1b:00.0` or NCCL's hexadecimal busId; None for other words.
-
-    NCCL: domain, bus, device and function from the left, of which the last 4 bits are the function (src/misc/utils.cc, busIdToInt64).
-
-    >>> bus_number("0000:1b:00"), bus_number("1b000"), bus_number("GPU-1")
-    (6912, 6912, None)
-    """
-    found = _BUS.fullmatch(text.strip())
-    if found is not None:
-        return int(found["domain"] or "0", 16) << 16 | int(found["bus"], 16) << 8 | int(found["slot"], 16)
-    if re.fullmatch(r"[0-9a-fA-F]{1,12}", text.strip()):
-        return int(text, 16) >> 4
-    return None
 
 
 def of_ranks(findings: Sequence[Finding], facts: Facts) -> list[Finding]:
@@ -80,9 +63,10 @@ def _with_rank(
         first = next(iter(ranks.values()))
         who = f"rank {first.fields.get('rank', '?')}" + (f" ({first.host})" if first.host else "")
         more = f" and {len(ranks) - 1} more" if len(ranks) > 1 else ""
+        told = f"(rank {first.fields.get('rank', '?')})" in finding.summary  # the rule has named it already
         return dataclasses.replace(
             finding,
-            summary=f"{finding.summary}; {who}{more} of the job runs on it",
+            summary=finding.summary if told else f"{finding.summary}; {who}{more} of the job runs on it",
             lines=sorted({*finding.lines, *(rank.at for rank in list(ranks.values())[:4])}),
             confidence=1 - (1 - finding.confidence) * 0.7,
         )

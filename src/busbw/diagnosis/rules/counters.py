@@ -21,7 +21,6 @@ from busbw.diagnosis.rules.counter_words import (
     who,
     word,
 )
-from busbw.diagnosis.rules.gpu import ECC_XIDS, OFF_BUS_XIDS
 from busbw.diagnosis.rules.nvlink import NVLINK_XIDS
 
 __all__ = ["RULES"]
@@ -210,10 +209,11 @@ def pcie_replays(facts: Facts) -> Iterator[Finding]:
 
 
 _FAULTS: tuple[tuple[frozenset[int], str, str], ...] = (
-    (frozenset(ECC_XIDS), "gpu-ecc", "Drain the node, reset the GPU, check row remapping (nvidia-smi -q -d ROW_REMAPPER)."),
-    (frozenset(OFF_BUS_XIDS), "gpu-fallen-off-bus", "Drain the node, power-cycle it; then check power, riser and cooling."),
+    (frozenset({48, 64, 94, 95, 140}), "gpu-ecc", "Drain the node, reset the GPU, check row remapping (nvidia-smi -q -d ROW_REMAPPER)."),
+    (frozenset({79}), "gpu-fallen-off-bus", "Drain the node, power-cycle it; then check power, riser and cooling."),
     (frozenset(NVLINK_XIDS), "nvlink-down", "Drain the node, reset the GPUs or reboot; if it stays, replace the board."),
 )  # fmt: skip
+"""Xids that name a fault of the GPU's memory, bus or NVLink: code, kind, remedy (NVIDIA, "XID Errors", GPU deployment documentation)."""
 
 
 def fault_gauges(facts: Facts) -> Iterator[Finding]:

@@ -12,7 +12,7 @@ from busbw.diagnosis.facts import Event, Facts, Setting
 from busbw.hardware.formats import TopologyMatrix
 
 __all__ = [
-    "Job", "active", "address_of", "has_nvlink", "is_multi_node", "jobs", "node_count", "real", "unroutable_address", "unroutable_interface", "whole",
+    "Job", "active", "address_of", "bus_number", "has_nvlink", "is_multi_node", "jobs", "node_count", "real", "unroutable_address", "unroutable_interface", "whole",
     "without_repeats",
 ]  # fmt: skip
 
@@ -138,3 +138,22 @@ def jobs(facts: Facts) -> list[Job]:
         Job(frozenset(merged), next(comm_id for comm_id in largest if members[comm_id] <= merged))
         for merged in together.values()
     ]
+
+
+_BUS = re.compile(r"(?:(?P<domain>[0-9a-fA-F]{4,8}):)?(?P<bus>[0-9a-fA-F]{2}):(?P<slot>[0-9a-fA-F]{2})(?:\.[0-7])?")
+
+
+def bus_number(text: str) -> int | None:
+    """A GPU's place on the bus as one number, from `0000:1b:00.0` or NCCL's hexadecimal busId; None for other words.
+
+    NCCL: domain, bus, device and function from the left, of which the last 4 bits are the function (src/misc/utils.cc, busIdToInt64).
+
+    >>> bus_number("0000:1b:00"), bus_number("1b000"), bus_number("GPU-1")
+    (6912, 6912, None)
+    """
+    found = _BUS.fullmatch(text.strip())
+    if found is not None:
+        return int(found["domain"] or "0", 16) << 16 | int(found["bus"], 16) << 8 | int(found["slot"], 16)
+    if re.fullmatch(r"[0-9a-fA-F]{1,12}", text.strip()):
+        return int(text, 16) >> 4
+    return None
