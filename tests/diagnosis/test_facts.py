@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
 
+from busbw.diagnosis import Facts
 from busbw.diagnosis.facts import builder, room
+from busbw.observations import Artefact, rows_of
 
-from .told import kinds_of, told
+from .told import Row, kinds_of, row, told
 
 ENVIRONMENT = "cn31:{pid}:{pid} [0] NCCL INFO NCCL_IB_TIMEOUT set by environment to {value}\n"
 UNKNOWN = "cn31:{pid}:{pid} [0] nobody.cc:1 NCCL WARN Nobody knows this message {pid}\n"
@@ -83,3 +86,64 @@ def test_tables_of_different_tools_in_one_file_are_different_curves():
         ("perftest", None, 1),
         ("rccl-tests", "all_reduce", 2),
     ]
+
+
+def _calls(ranks: int, calls: int) -> list[Row]:
+    """Collectives of one group, rank after rank."""
+    return [
+        row("collectives", source="flight-recorder", process_group="0", rank=rank, seq=seq, op="all_reduce", members=list(range(ranks)))
+        for rank in range(ranks)
+        for seq in range(1, calls + 1)
+    ]  # fmt: skip
+
+
+def _kept_of(rows: list[Row]) -> tuple[dict[int | None, list[int]], list[int], Facts]:
+    """Sequence numbers by rank, counts of losses, and the facts."""
+    made = builder.FactsBuilder()
+    made.announce(Artefact("a" * 64, "dump", Path("dump"), 0))
+    place = {"artefact": "a" * 64, "line": 1, "byte_offset": 0}
+    for one in rows:
+        made.add(rows_of(one.table, [{**place, **one.columns}]))
+    facts, seen = made.build(), defaultdict(list)
+    for call in facts.collectives:
+        seen[call.rank].append(call.seq)
+    return dict(seen), [loss.count for loss in made.losses], facts
+
+
+def test_of_very_many_collectives_every_rank_keeps_its_last(monkeypatch: pytest.MonkeyPatch):
+    """Ten ranks with 100 calls and room for 200: each keeps equally many, none is left out, and 1,000 calls are kept or counted."""
+    monkeypatch.setattr(builder, "MAX_COLLECTIVES", 200)
+    seen, losses, _ = _kept_of(_calls(10, 100))
+    assert {len(calls) for calls in seen.values()} == {len(seen[0])}
+    assert all(calls[-1] == 100 for calls in seen.values()) and len(seen) == 10
+    kept = sum(len(calls) for calls in seen.values())
+    assert builder.FEWEST_COLLECTIVES_A_GROUP * 10 <= kept <= 200
+    assert sum(losses) == 1000 - kept
+
+
+def test_ranks_that_are_not_compared_are_said_to_be(monkeypatch: pytest.MonkeyPatch):
+    """They are not missing; whoever says that members left no dump must know."""
+    monkeypatch.setattr(builder, "MAX_RANKS_IN_GROUPS", 3)
+    seen, losses, facts = _kept_of(_calls(5, 4))
+    assert (sorted(seen), losses, facts.ranks_left_out) == ([0, 1, 2], [8], 2)
+
+
+def test_progress_beyond_a_number_is_counted(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(builder, "MAX_PROGRESS", 3)
+    rows = [row("collective_progress", source="ncclras", process_group="0x1", rank=rank, op="all_reduce", last_enqueued=7) for rank in range(5)]  # fmt: skip
+    _, losses, facts = _kept_of(rows)
+    assert (len(facts.progress), losses) == (3, [2])
+
+
+def test_lists_of_members_are_kept_once():
+    """A dump of 1,000 ranks names all of them in every call."""
+    _, _, facts = _kept_of(_calls(3, 4))
+    assert len({id(call.members) for call in facts.collectives}) == 1
+
+
+def test_of_a_series_the_first_and_the_last_reading_are_kept():
+    """A monitor reads a counter every second for hours."""
+    rows = [row("counters", host="cn31", device="mlx5_0", name="link_downed", value=float(i), time_ns=i) for i in range(500)]  # fmt: skip
+    _, losses, facts = _kept_of(rows)
+    ((growth,), (last,)) = facts.growths, facts.counters
+    assert (growth.first.value, growth.last.value, last.value, losses) == (0.0, 499.0, 499.0, [])

@@ -119,6 +119,10 @@ CASES = (
     fires_on("clocks_held_down", "gpu-throttling", {"dcgm.prom": clocks(1170, 1980, 1965, 1980, 1980)}, severity="major"),
     near_miss_on("clocks_held_down", "the power cap, normal at full load", {"dcgm.prom": [gpu(0, "DCGM_FI_DEV_CLOCK_THROTTLE_REASONS", 0x4)]}),
     near_miss_on("clocks_held_down", "idle GPUs", {"dcgm.prom": clocks(345, 1980, 1965, 1980, 1980, load=0.0)}),
+    fires_on("packets_lost_in_the_run", "roce-lossy-fabric", {
+        "hw_before.txt": [told("out_of_sequence", 1200)],
+        "hw_after.txt": [told("out_of_sequence", 9200), *[told("pfc_enabled", 0, "ens1", labels={"priority": str(i)}) for i in range(2)]],
+    }, severity="major", why="and no priority has flow control"),
 )  # fmt: skip
 
 

@@ -79,6 +79,11 @@ CASES = (
     near_miss_on("mtu_differs", "a management port differs on every host", {
         "devinfo.txt": [nic(f"cn0{i}", f"mlx5_{d}", mtu_bytes=1024 if d == 2 else 4096) for i in range(1, 4) for d in range(3)],
     }),
+    fires_on("port_refused", "link-rate-degraded", {"ib_write_bw.txt": [shown("events", event="perftest.port_down", level="error", text="Port number 1 state is Down", fields={"port": "1", "state": "Down"})]}, severity="major"),
+    near_miss_on("port_refused", "the run went on", {
+        "ib_write_bw.txt": [row("events", event="perftest.port_down", level="error", text="Port number 1 state is Down", fields={"port": "1", "state": "Down"}),
+                            row("measurements", tool="perftest", size_bytes=65536, algbw_bytes_per_s=48e9)],
+    }),
 )  # fmt: skip
 
 

@@ -26,6 +26,7 @@ from busbw.diagnosis.rules import (
     network_fallback,
     nic_resources,
     nvlink,
+    nvshmem,
     path_to_peer,
     pcie,
     peer_to_peer,
@@ -41,7 +42,7 @@ Rule = Callable[[Facts], Iterator[Finding]]
 
 _FAMILIES = (
     desync, first_failure, hangs, straggler, fabric_path, gpudirect, ports, counters,  # ranks that differ from each other
-    gpu, nvlink, shared_memory, interface, bootstrap, nic_resources, path_to_peer, peer_to_peer, ibgda, network_fallback, library_version, in_network,
+    gpu, nvlink, shared_memory, interface, bootstrap, nic_resources, path_to_peer, peer_to_peer, ibgda, nvshmem, network_fallback, library_version, in_network,
     environment, pcie, link_rate, affinity, topology, benchmark,  # absolute expectations
 )  # fmt: skip
 

@@ -67,10 +67,14 @@ def packets_lost_in_the_run(facts: Facts) -> Iterator[Finding]:
     complaints = _about(lost, _complaints(facts))
     few = sum(g.by for g in lost) < _MANY
     places = dict.fromkeys(who(g.last) for g in lost)
-    confidence = 0.8 if complaints else (0.4 if few else 0.65)
+    here = {g.last.place for g in lost}
+    unprotected = [c for c in counted(facts, re.compile("pfc_enabled")) if c.place in here]
+    unprotected = unprotected if all(c.value == 0 for c in unprotected) else []
+    confidence = 0.8 if complaints else (0.4 if few else (0.75 if unprotected else 0.65))
     yield Finding(
         "roce-lossy-fabric", confidence, "fatal" if complaints else ("minor" if few else "major"),
-        f"{_sum(lost)} packets were lost or sent again during the run at {', '.join(list(places)[:4])}", lines_of([*_both(lost[:4]), *complaints[:4]]),
+        f"{_sum(lost)} packets were lost or sent again during the run at {', '.join(list(places)[:4])}" + (", and no priority has flow control (PFC)" if unprotected else ""),
+        lines_of([*_both(lost[:4]), *complaints[:4], *unprotected[:2]]),
         "Put RoCE into a lossless class (DSCP on the NIC, PFC on the switch) or turn ECN and DCQCN on end to end. If one port alone loses, look at its cable and switch port.",
         ["the same counters again around a run under incast", "mlnx_qos -i IFACE", "the switch's drop counters per port and priority"],
     )  # fmt: skip

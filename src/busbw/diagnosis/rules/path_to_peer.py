@@ -15,6 +15,9 @@ __all__ = ["RULES"]
 RETRY_EXCEEDED, RNR_RETRY_EXCEEDED, FLUSHED = 12, 13, 5
 """Work completion status (ibv_wc_status): retries exceeded, receiver not ready, flushed after another error."""
 
+_COMPLETIONS = ("nccl.ib_completion", "perftest.completion_failed")
+"""Messages with a work completion status: NCCL's and perftest's."""
+
 _TELL = [
     "show_gids on both hosts; ib_write_bw -x GID -d DEV between them",
     "ibv_devinfo: active_mtu on both hosts; ping -M do -s 8972 PEER (RoCE with MTU 9000)",
@@ -143,9 +146,9 @@ def unanswered_packets(facts: Facts) -> Iterator[Finding]:
     flapping link, a peer that died; what else was read shifts the weights, and the commands tell them apart. Status 5 (flushed) follows
     another error and is never the cause. Silent on other calls and other statuses.
     """
-    completions = [e for e in facts.all("nccl.ib_completion") if e.number("status") == RETRY_EXCEEDED]
+    completions = [e for e in facts.all(*_COMPLETIONS) if e.number("status") == RETRY_EXCEEDED]
     modify = [e for e in facts.all("nccl.ib_call_failed") if "modify_qp" in e.fields.get("call", "")]
-    modify += facts.all("verbs.modify_failed")
+    modify += facts.all("verbs.modify_failed", "perftest.qp_refused")
     retries = facts.all("ucx.retry_exceeded")
     if not completions and not modify and not retries:
         return
@@ -225,7 +228,7 @@ def memory_refused(facts: Facts) -> Iterator[Finding]:
     Fires on completion status 4 (LOC_PROT), 8 (LOC_ACCESS), 10 (REM_ACCESS) and on "local access violation" events. With GPUDirect that is
     peer-to-peer traffic that ACS or the IOMMU sends elsewhere; a peer that freed its buffer does the same. Silent on other statuses.
     """
-    events = [e for e in facts.all("nccl.ib_completion") if e.number("status") in (4, 8, 10)]
+    events = [e for e in facts.all(*_COMPLETIONS) if e.number("status") in (4, 8, 10)]
     events += [e for e in facts.all("nccl.ib_async") if "access" in e.text.lower()]
     if events:
         lines = lines_of([*events, *active(facts, "NCCL_NET_GDR_LEVEL")])
@@ -250,7 +253,7 @@ def receiver_not_ready(facts: Facts) -> Iterator[Finding]:
 
     Fires on completion status 13 (RNR_RETRY_EXC). Silent on other statuses.
     """
-    events = [e for e in facts.all("nccl.ib_completion") if e.number("status") == RNR_RETRY_EXCEEDED]
+    events = [e for e in facts.all(*_COMPLETIONS) if e.number("status") == RNR_RETRY_EXCEEDED]
     if events:
         yield Finding(
             "rank-late-or-stuck", 0.5, "fatal", "a peer did not post its receives in time", lines_of(events),

@@ -175,4 +175,18 @@ def mtu_differs(facts: Facts) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-RULES = (port_down_here_only, link_below_its_ends, another_link_layer, mtu_differs)
+def port_refused(facts: Facts) -> Iterator[Finding]:
+    """A benchmark of the fabric says that the port it should use is not active.
+
+    Fires on perftest's "Port number N state is ...". Silent where the same output then reports results.
+    """
+    events = facts.all("perftest.port_down")
+    measured = {curve.artefact for curve in facts.curves}
+    events = [e for e in events if e.at.artefact not in measured]
+    if events:
+        yield Finding(
+            "link-rate-degraded", 0.6, "major", f"port {events[0].fields.get('port', '?')} is {events[0].fields.get('state', 'not active')}", lines_of(events), _CABLE, _TELL,
+        )  # fmt: skip
+
+
+RULES = (port_refused, port_down_here_only, link_below_its_ends, another_link_layer, mtu_differs)
