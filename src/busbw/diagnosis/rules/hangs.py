@@ -104,11 +104,16 @@ class _Group:
 
 def _groups(facts: Facts, source: str) -> list[_Group]:
     """Groups with their ranks. Files of two runs in which one rank appears twice are kept apart by folder, or left out."""
-    by_group: dict[tuple[str, str, tuple[int, ...]], dict[tuple[str, int | None], _Lane]] = defaultdict(dict)
+    by_group: dict[tuple[str, str, int], dict[tuple[str, int | None], _Lane]] = defaultdict(dict)
+    lists: dict[tuple[int, ...], int] = {}
+    by_identity: dict[int, int] = {}  # calls share their lists of members, and a list may name every rank of the job
     for call in facts.collectives:
         if call.source != source or call.is_p2p or call.op in ("send", "recv"):
             continue
-        lanes = by_group[call.group or "", call.desc or "", call.members]
+        number = by_identity.get(id(call.members))
+        if number is None:
+            number = by_identity[id(call.members)] = lists.setdefault(call.members, len(lists))
+        lanes = by_group[call.group or "", call.desc or "", number]
         # A communicator's identity is one run's; two files of one rank continue each other.
         artefact = "" if source == _INSPECTOR else call.at.artefact
         lane = lanes.get((artefact, call.rank))
@@ -116,11 +121,12 @@ def _groups(facts: Facts, source: str) -> list[_Group]:
             lane = lanes[artefact, call.rank] = _Lane(call.at.artefact, call.rank, call.host, call.at.path)
         lane.calls.setdefault(call.seq, []).append(call)
     found = []
-    for (group, desc, members), lanes in by_group.items():
+    members_of = list(lists)
+    for (group, desc, number), lanes in by_group.items():
         name = f"group {desc or group}" if desc or group else "a group"
         for together in _runs(list(lanes.values())):
             together.sort(key=lambda lane: (lane.rank is None, lane.rank or 0, lane.path))
-            found.append(_Group(name, members, together))
+            found.append(_Group(name, members_of[number], together))
     return found
 
 
