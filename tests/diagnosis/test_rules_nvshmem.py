@@ -14,7 +14,6 @@ def said(event: str, mark: bool = True) -> list[Row]:
 CASES = (
     fires_on("said_by_nvshmem", "plugin-library-version-mismatch", {"nvshmem.log": said("nvshmem.version_mismatch")}, severity="fatal"),
     fires_on("said_by_nvshmem", "env-mismatch-between-ranks", {"nvshmem.log": said("nvshmem.pes_uneven")}, severity="fatal"),
-    fires_on("said_by_nvshmem", "ibgda-peermapping-override", {"nvshmem.log": said("nvshmem.ibgda_fallback")}, severity="major"),
     fires_on("said_by_nvshmem", "roce-gid-index", {"nvshmem.log": said("nvshmem.address_handle_failed")}),
     near_miss_on("said_by_nvshmem", "a transport gives way to another one", {"nvshmem.log": said("nvshmem.transport_skipped", mark=False)}),
 )  # fmt: skip

@@ -18,7 +18,6 @@ _MEANINGS: tuple[tuple[str, tuple[str, ...], str, float, Severity, str, str], ..
     ("heap", ("nvshmem.heap_failed",), "gpu-oom", 0.45, "fatal", "NVSHMEM's heap cannot be made or registered", "Lower NVSHMEM_SYMMETRIC_SIZE, or free GPU memory before it starts; check that the NIC can register GPU memory."),
     ("handle", ("nvshmem.address_handle_failed",), "roce-gid-index", 0.5, "fatal", "no address handle to a peer can be made", "Set NVSHMEM_IB_GID_INDEX to the RoCE v2 entry of show_gids."),
     ("queue", ("nvshmem.ibgda_qp_failed",), "ib-resource-exhaustion", 0.4, "fatal", "the NIC makes no queue pair for GPU-initiated RDMA", "Fewer NVSHMEM_IBGDA_NUM_RC_PER_PE and DCIs; check the firmware's limits."),
-    ("doorbell", ("nvshmem.ibgda_fallback",), "ibgda-peermapping-override", 0.55, "major", "the GPU may not ring the NIC's doorbells, so the CPU does", 'Load the driver with NVreg_RegistryDwords="PeerMappingOverride=1;" and reboot.'),
     ("atomics", ("nvshmem.atomics_missing",), "ibgda-unsupported-nic", 0.5, "major", "a NIC lacks atomic operations that NVSHMEM needs", "Choose another NIC with NVSHMEM_HCA_LIST."),
     ("distance", ("nvshmem.nic_missing",), "numa-misplacement", 0.4, "major", "a process has no NIC near its GPU", "Map NICs by hand with NVSHMEM_HCA_PE_MAPPING; see nvidia-smi topo -m."),
     ("switched off", ("nvshmem.p2p_disabled",), "env-p2p-level-forced", 0.6, "major", "a variable turns access between GPUs off for NVSHMEM", "Unset NVSHMEM_DISABLE_P2P."),
@@ -30,7 +29,7 @@ _MEANINGS: tuple[tuple[str, tuple[str, ...], str, float, Severity, str, str], ..
 def said_by_nvshmem(facts: Facts) -> Iterator[Finding]:
     """NVSHMEM says which of its steps failed.
 
-    Fires on its messages about versions that do not fit, uneven processing elements, its heap, address handles, queue pairs, doorbells, atomics and
+    Fires on its messages about versions that do not fit, uneven processing elements, its heap, address handles, queue pairs, atomics and
     transports (table above). A transport that fails is the weakest: what made it fail is said by other lines. Silent about a transport that is
     skipped in favour of another one, and about variables that are only printed.
     """
