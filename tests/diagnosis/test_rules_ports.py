@@ -64,6 +64,12 @@ CASES = (
     near_miss_on("link_below_its_ends", "a port that is down shows its lowest rate", {
         "ibstat.txt": [nic("cn01", "mlx5_0"), nic("cn02", "mlx5_0"), nic("cn03", "mlx5_0"), nic("cn04", "mlx5_0", "Down", 1.25e9)],
     }),
+    fires_on("link_below_its_ends", "link-rate-degraded", {
+        "iblinkinfo.txt": [switch(i, NDR / 2, mark=True, possible_rate_bytes_per_s=NDR) for i in range(4)],
+    }, severity="minor", why="the whole fabric is set below what it can"),
+    near_miss_on("link_below_its_ends", "an interface that NCCL does not name", {
+        "ethtool.txt": [row("ports", host="cn01", device="eno1", node_kind="netdev", state="active", rate_bytes_per_s=12.5e6, possible_rate_bytes_per_s=125e6)],
+    }),
     fires_on("another_link_layer", "net-plugin-mismatch", {
         "ibstat.txt": [nic("cn01", "mlx5_0", mark=True), nic("cn02", "mlx5_0", mark=True), nic("cn03", "mlx5_0", mark=True, link_layer="Ethernet")],
     }, severity="major"),

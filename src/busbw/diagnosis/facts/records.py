@@ -232,7 +232,7 @@ class Port:
         """For people: host, device and port."""
         device = self.device or "a device"
         port = f" port {self.port}" if self.port is not None else ""
-        return f"{self.host} {device}{port}" if self.host and self.host != self.device else f"{device}{port}"
+        return f"{self.host} {device}{port}" if self.host and not device.startswith(self.host) else f"{device}{port}"
 
     @property
     def active(self) -> bool:

@@ -15,7 +15,6 @@ _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 LOSSES = re.compile(
     r"local_ack_timeout_err|packet_seq_err|out_of_sequence|implied_nak_seq_err|roce_adp_retrans|rx_discards_phy|rx_prio\d_discards"
-    r"|port_(?:xmit|transmit)_discards"
 )
 """Packets lost, or asked for again (Documentation/ABI/stable/sysfs-class-infiniband; NVIDIA, "Understanding mlx5 Ethtool Counters")."""
 LINK_DOWN = re.compile(r"link_downed(?:_counter)?|link_down_events_phy|link_error_recovery(?:_counter)?")
@@ -24,8 +23,8 @@ BIT_ERRORS = re.compile(
     r"symbol_errors?(?:_counter)?|port_rcv_errors|port_receive_errors|local_link_integrity_errors|rx_symbol_err_phy|rx_crc_errors_phy|rx_pcs_symbol_err_phy"
 )
 """Bits that arrived wrong: cable, transceiver, port (the same sources)."""
-WAITING = re.compile(r"port_xmit_wait|port_transmit_wait|[rt]x_prio\d_pause(?:_duration)?")
-"""Data waits because the next hop takes none (PortXmitWait), or pause frames say so."""
+WAITING = re.compile(r"port_(?:xmit|transmit)_(?:wait|discards)|[rt]x_prio\d_pause(?:_duration)?")
+"""Data waits because the next hop takes none (PortXmitWait), is dropped after waiting too long (PortXmitDiscards), or pause frames say so."""
 
 
 def word(name: str) -> str:

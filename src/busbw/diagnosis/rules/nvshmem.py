@@ -36,12 +36,15 @@ def said_by_nvshmem(facts: Facts) -> Iterator[Finding]:
     for about, names, kind, confidence, severity, summary, remedy in _MEANINGS:
         events = facts.all(*names)
         if events:
-            others = about == "transport" and facts.all(
-                "nvshmem.uar_denied",
-                "nvshmem.devx_denied",
-                "nvshmem.uar_unmapped",
-                "nvshmem.register_refused",
-                "nvshmem.no_device",
+            others = (about == "queue" and facts.all("nvshmem.address_handle_failed")) or (
+                about == "transport"
+                and facts.all(
+                    "nvshmem.uar_denied",
+                    "nvshmem.devx_denied",
+                    "nvshmem.uar_unmapped",
+                    "nvshmem.register_refused",
+                    "nvshmem.no_device",
+                )
             )
             yield Finding(
                 kind, confidence / 2 if others else confidence, severity, summary, lines_of(events), remedy, ["NVSHMEM_DEBUG=INFO NVSHMEM_DEBUG_SUBSYS=INIT,TRANSPORT in the same run"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -81,29 +82,44 @@ def port_down_here_only(facts: Facts) -> Iterator[Finding]:
             )  # fmt: skip
 
 
+def _below(port: Port) -> list[str]:
+    """What of a link is below what both of its ends can do, for people; empty if nothing is."""
+    found = []
+    if port.possible_width is not None and port.width is not None and port.width < port.possible_width:
+        found.append(f"{port.width}X instead of {port.possible_width}X")
+    rate, possible = port.rate_bytes_per_s, port.possible_rate_bytes_per_s
+    if rate is not None and possible is not None and rate < 0.95 * possible:
+        found.append(f"{format_rate(rate)} instead of {format_rate(possible)}")
+    return found
+
+
+def _in_use(facts: Facts, port: Port) -> bool:
+    """Whether the job may use a port: a plain network interface only if NCCL names it."""
+    if port.node_kind != "netdev":
+        return True
+    named = facts.all("nccl.socket_devices", "nccl.bootstrap_interface", "nccl.socket_interface", "rdma.netdev")
+    return any(port.device is not None and port.device in re.split(r"[^\w.-]+", e.text) for e in named)
+
+
 def link_below_its_ends(facts: Facts) -> Iterator[Finding]:
     """A link runs below what both of its ends can, or below the same links elsewhere.
 
-    Fires on the width or speed that iblinkinfo says a link could have, and when an active port has a lower rate than most ports of its link layer
-    and at least three others have that rate. A management or storage NIC may be slower by design, so the comparison alone is less sure. Silent when all are alike, and on ports that are down.
+    Fires on the width or speed that iblinkinfo or mlxlink say a link could have, and when an active port has a lower rate than most ports of its link
+    layer and at least three others have that rate. Minor where most links could do more: that is how the fabric is set. A management or storage NIC may be slower by design, so the comparison alone is less sure. Silent when all are alike, on ports that are
+    down, and on network interfaces that NCCL does not name.
     """
-    low = [
-        p
-        for p in facts.ports
-        if (p.possible_width is not None and p.width is not None and p.width < p.possible_width)
-        or (p.possible_rate_bytes_per_s is not None and p.rate_bytes_per_s is not None and p.rate_bytes_per_s < 0.95 * p.possible_rate_bytes_per_s)
-    ]  # fmt: skip
+    ports_in_use = [p for p in facts.ports if _in_use(facts, p)]
+    low = [p for p in ports_in_use if _below(p)]
     if low:
+        by_design = len(low) > 2 and len(low) * 2 > sum(1 for p in ports_in_use if p.active)
         first = low[0]
-        now = f"{first.width}X" if first.width is not None else "a lower width"
-        rate = f" at {format_rate(first.rate_bytes_per_s)}" if first.rate_bytes_per_s else ""
         yield Finding(
-            "link-rate-degraded", 0.85, "major", f"{_ends(first)} runs {now}{rate}, and both ends could do more" + (f"; {len(low)} such ports" if len(low) > 1 else "") + _common_switch(low),
+            "link-rate-degraded", 0.4 if by_design else 0.85, "minor" if by_design else "major", f"{_ends(first)} runs {', '.join(_below(first))}" + (f"; {len(low)} such ports" if len(low) > 1 else "") + _common_switch(low),
             lines_of(low), _CABLE, _TELL,
         )  # fmt: skip
         return
     groups: dict[tuple[bool, str], list[Port]] = defaultdict(list)
-    for port in facts.ports:
+    for port in ports_in_use:
         if port.active and port.rate_bytes_per_s:
             groups[port.on_switch, port.link_layer or ""].append(port)
     for (switch, _), ports in groups.items():
