@@ -109,7 +109,7 @@ def link_below_its_ends(facts: Facts) -> Iterator[Finding]:
     down, and on network interfaces that NCCL does not name.
     """
     ports_in_use = [p for p in facts.ports if _in_use(facts, p)]
-    low = [p for p in ports_in_use if _below(p)]
+    low = sorted((p for p in ports_in_use if _below(p)), key=lambda p: p.rate_bytes_per_s or 0.0)
     if low:
         by_design = len(low) > 2 and len(low) * 2 > sum(1 for p in ports_in_use if p.active)
         first = low[0]
@@ -117,7 +117,8 @@ def link_below_its_ends(facts: Facts) -> Iterator[Finding]:
             "link-rate-degraded", 0.4 if by_design else 0.85, "minor" if by_design else "major", f"{_ends(first)} runs {', '.join(_below(first))}" + (f"; {len(low)} such ports" if len(low) > 1 else "") + _common_switch(low),
             lines_of(low), _CABLE, _TELL,
         )  # fmt: skip
-        return
+        if not by_design:
+            return
     groups: dict[tuple[bool, str], list[Port]] = defaultdict(list)
     for port in ports_in_use:
         if port.active and port.rate_bytes_per_s:
