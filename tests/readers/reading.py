@@ -44,10 +44,10 @@ def columns(rows: list[dict[str, Any]], *names: str) -> list[tuple[Any, ...]]:
 
 
 def read_text(reader: LineReader | FileReader, text: str | bytes, name: str = "input.txt") -> Found:
-    """Reads a text as if it stood in a file."""
+    """Reads a text as if it stood in a file that the user calls `name`."""
     data = text.encode("utf-8", "surrogateescape") if isinstance(text, str) else text
     with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / name
+        file = Path(folder) / "input"
         file.write_bytes(data)
         artefact = Artefact.of(file, name)
         if isinstance(reader, LineReader):

@@ -41,6 +41,8 @@ _LINK = re.compile(
     re.ASCII,
 )
 """iblinkinfo, and the same in ibqueryerrors."""
+_LINK_LINE = re.compile(r"\] ==\(|==\(.*/.*\)==>|\)==>\s+[\[\d]")
+"""What the line of a link has, damaged or not."""
 _LINK_STATE = re.compile(
     r"\s*(?P<speed>.*?)\s*(?P<state>[A-Z][A-Za-z]{2,15})/\s*(?P<physical>[A-Z][A-Za-z]{2,30})", re.ASCII
 )
@@ -67,21 +69,21 @@ _NODE_ENDS = re.compile(
     r'(?:vendid|devid|sysimgguid|switchguid|caguid|rtguid)=|(?:Switch|Ca|Rt)\s+\d+ "|(?:Switch|CA|Router): ', re.ASCII
 )
 """Lines in front of a node of ibnetdiscover, and heads of nodes that are damaged: the ports below belong to no node before them."""
-_DISCOVER_LINE = re.compile(r'\[\d{1,9}\](?:\[ext \d+\])?(?:\([0-9a-f]*\)?)?\s*"[SHR]-')
+_DISCOVER_LINE = re.compile(r'\[[^\]"]{0,24}\]?[^"]{0,40}"[SHR]-[0-9a-f].*# ')
 """What the line of a link begins with, damaged or not."""
 _PORT_LIST = re.compile(
     r"(?P<kind>CA|SW|RT)\s+(?P<lid>\d{1,5})\s+(?P<port>\d{1,4}) 0x(?P<guid>[0-9a-f]{16}) (?P<width>\d{1,2}|\?+)x (?P<speed>[\w?]{1,8})\s*"
     r"(?:- (?:CA|SW|RT)\s+\d{1,5}\s+(?P<peer_port>\d{1,4}) 0x[0-9a-f]{16} \( '(?P<name>.{0,256}?)' - '(?P<peer>.{0,256})' \)|'(?P<alone>.{0,256})')\s*",
     re.ASCII,
 )
-_PORT_LIST_LINE = re.compile(r"(?:CA|SW|RT)\s+\d+\s+\d+ 0x[0-9a-f]{16} ")
+_PORT_LIST_LINE = re.compile(r"(?:CA|SW|RT)\s+\S{1,12}\s+\S{1,12} \S{6,24} \S{1,4}x \S{1,8} .*'.*'")
 _LISTED_NODE = re.compile(
     r'(?P<kind>Ca|Switch|Router)\s*: 0x(?P<guid>[0-9a-f]{1,16}) ports (?P<ports>\d{1,4}) "(?P<name>[^"]{0,256})"(?:.* lid (?P<lid>\d{1,5}) lmc.*)?.*',
     re.ASCII,
 )
-_LISTED_NODE_LINE = re.compile(r"(?:Ca|Switch|Router)\s*: 0x[0-9a-f]+ ports ")
+_LISTED_NODE_LINE = re.compile(r'(?:Ca|Switch|Router)\s*: \S{3,24} ports .*"')
 _SIGNATURE = re.compile(
-    rf'==\(.*\)==>|==\(.*/\s*[A-Z]|(?:Switch|Ca|Rt)\s+\d+ "[SHR]-|{_DISCOVER_LINE.pattern}|{_PORT_LIST_LINE.pattern}|{_LISTED_NODE_LINE.pattern}'
+    rf'{_LINK_LINE.pattern}|(?:Switch|Ca|Rt)\s+\d+ "[SHR]-|{_DISCOVER_LINE.pattern}|{_PORT_LIST_LINE.pattern}|{_LISTED_NODE_LINE.pattern}'
 )
 _HOST_AND_DEVICE = re.compile(r"(?P<host>\S+) (?:HCA-\d+|[a-z]\w*\d\w*)")
 """Node descriptions of adapters: rdma-ndd writes `%h %d`, older drivers `HOST HCA-1` (rdma-core rdma-ndd.8)."""
@@ -108,6 +110,7 @@ class _Node:
     name: str | None
     guid: str | None
     lid: int | None = None
+    last_port: int = 0
 
 
 class FabricReader(Lines):
@@ -151,7 +154,7 @@ class _Reading:
 
     def line(self, tool: ToolLine) -> None:
         text = tool.text
-        if "==(" in text:
+        if "==" in text and _LINK_LINE.search(text) is not None:
             self.link(tool)
         elif text[:1] == "[":
             if _DISCOVER_LINE.match(text) is not None:
@@ -197,7 +200,7 @@ class _Reading:
             self.damaged(tool.line, "a link of iblinkinfo")
             return
         lid = int(found["lid"])
-        node = self.node_of(tool, found["guid"], found["name"], lid)
+        node = self.node_of(tool, found["guid"], found["name"], lid, int(found["port"]))
         columns: dict[str, Any] = {
             "port": int(found["port"]), "guid": guid(found["guid"] or "") or node.guid, "lid": lid, "state": _STATES[state["state"].lower()],
             "physical_state": _PHYSICAL[state["physical"].lower()],
@@ -208,19 +211,26 @@ class _Reading:
             columns.update(_speeds(state["speed"], partner["could"] if partner is not None else None))
         self.port(tool.line, node.kind or None, node.name, columns)
 
-    def node_of(self, tool: ToolLine, own_guid: str | None, own_name: str | None, lid: int) -> _Node:
-        """The node of a port's line. With -l it says so itself; else it is that of the last header, unless that cannot be: then it was lost."""
+    def node_of(self, tool: ToolLine, own_guid: str | None, own_name: str | None, lid: int, port: int) -> _Node:
+        """The node of a port's line. With -l it says so itself; else it is that of the last head, unless that cannot be: then a head was lost.
+
+        Ports of a node come in ascending order; a switch has one LID for all, and only adapters have their GUID in each line.
+        """
         if own_name is not None:
             return _Node("", own_name.strip() or None, None)
         node = self.nodes.get(tool.writer)
-        if node is None:
-            return _Node("ca" if own_guid is not None else "", None, None)
-        if node.kind == "switch":
-            if own_guid is None and node.lid in (None, lid):
-                node.lid = lid
-                return node
-            return _Node("ca" if own_guid is not None else "", None, None)
-        return node if own_guid is not None else _Node("switch", None, None)
+        is_switch = own_guid is None
+        if (
+            node is not None
+            and (node.kind == "switch") == is_switch
+            and port > node.last_port
+            and (not is_switch or node.lid in (None, lid))
+        ):
+            node.lid, node.last_port = lid, port
+            return node
+        if node is None and is_switch:  # picked out by grep
+            return _Node("", None, None)
+        return _Node("switch" if is_switch else "ca", None, None)
 
     def discovered_link(self, tool: ToolLine) -> None:
         """A port of ibnetdiscover, below its node."""

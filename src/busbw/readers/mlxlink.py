@@ -194,7 +194,7 @@ class _Reading:
             out["link_layer"] = "InfiniBand" if infiniband else "Ethernet"
         out["width"] = width
         out["rate_bytes_per_s"] = _rate(speed, width)
-        if out["rate_bytes_per_s"] is None and speed not in ("N/A", ""):
+        if _rate(speed, 1) is None and speed not in ("N/A", ""):
             self.losses.add(
                 "damaged-value",
                 values["Speed"][1].number,

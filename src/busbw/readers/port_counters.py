@@ -50,6 +50,13 @@ _SYSFS = re.compile(
     re.ASCII,
 )
 _COUNTER_FILE = re.compile(r"(?:hw_)?counters/(?P<name>\w{2,64})", re.ASCII)
+_FOLDER = re.compile(
+    r".*infiniband/(?P<device>[^/\s:]{1,64})/ports/(?P<port>\d{1,4})/(?:hw_)?counters/?(?=[\s;&'\"*]|$).*", re.ASCII
+)
+"""A line that names a folder of counters, such as the command that goes there: what follows are its files."""
+_FILE_OF_FOLDER = re.compile(
+    r"\s*(?:\./)?(?P<name>[A-Za-z]\w{2,63})(?:\s*[:=]\s*|\s+)(?P<value>-?\d{1,20})\s*", re.ASCII
+)
 _HEAD_OF_FILE = re.compile(r"==> (?P<path>\S{1,400}) <==\s*", re.ASCII)
 _BARE = re.compile(r"\s*(?P<name>[a-z][a-z0-9_]{2,63})\s*[:=]\s*(?P<value>-?\d{1,20})\s*", re.ASCII)
 _BARE_NAMES = re.compile(
@@ -78,7 +85,7 @@ _PFC_ROW = re.compile(r"\s*(?P<what>priority|enabled)((?:\s+\d{1,3}){1,16})\s*",
 _REACH = 12
 """Lines of others after which a block is over."""
 _SIGNATURE = re.compile(
-    rf"counters/|[A-Za-z0-9]:\.{{3,}}|GUID 0x[0-9a-f]+ port \w+:|NIC statistics:|Settings for \S+:|PFC configuration:|{_BARE_NAMES.pattern}|^\s*-?\d{{1,20}}\s*$"
+    rf"counters[/;&'\"*\s]|counters$|[A-Za-z0-9]:\.{{3,}}|GUID 0x[0-9a-f]+ port \w+:|NIC statistics:|Settings for \S+:|PFC configuration:|{_BARE_NAMES.pattern}|^\s*-?\d{{1,20}}\s*$"
 )
 """The last: a file of sysfs holds a number and nothing else."""
 
@@ -168,8 +175,12 @@ class _Reading:
                 self.close(block)
                 block.command_device = named["device"]
                 return
-        if tool.is_command:
+        if "counters" in text and (folder := _FOLDER.fullmatch(text)) is not None:
             self.close(block)
+            block.kind, block.device, block.port = "folder", folder["device"], int(folder["port"])
+        elif tool.is_command:
+            if block.kind != "folder":  # cd, then the loop over its files
+                self.close(block)
             block.command_device = None
         elif "counters/" in text or (block.kind == "file" and text.strip()):
             self.of_sysfs(block, tool)
@@ -229,6 +240,9 @@ class _Reading:
         if block.kind == "statistics" and (found := _STATISTIC.fullmatch(text)) is not None:
             labels = {"queue": found["queue"]} if found["queue"] is not None else None
             self.counter(tool.line, tool.host, found["name"], found["value"], device=block.device, labels=labels)
+            return True
+        if block.kind == "folder" and (found := _FILE_OF_FOLDER.fullmatch(text)) is not None:
+            self.counter(tool.line, tool.host, found["name"], found["value"], device=block.device, port=block.port)
             return True
         if block.kind == "settings":
             return self.setting(block, tool)

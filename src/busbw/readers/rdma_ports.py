@@ -41,6 +41,12 @@ TEMPLATES: tuple[Template, ...] = (
     Template("rdma.physical_state", "^ phys state: {state:s}", "ibstatus", "info"),
     Template("rdma.physical_state", "Physical state: {state:w}", "ibstat", "info"),
     Template("rdma.link", "^link {device:w} {rest:s}state {state:w} physical_state {physical:w}", "rdma link", "info"),
+    Template(
+        "rdma.link",
+        "^{_index:w} {device:w}: state {state:w} physical_state {physical:w}",
+        "rdma link of iproute2 before 5.0",
+        "info",
+    ),
     Template("rdma.rate", "^ Rate: {rate:f}$", "ibstat", "info"),
     Template("rdma.rate", "^ Rate: {rate:f} (FDR10)$", "ibstat", "info"),
     Template("rdma.rate", "^ rate: {rate:f} Gb/sec ({width:w} {speed:w})", "ibstatus", "info"),
@@ -58,6 +64,8 @@ _DEVICE = re.compile(
 )
 _PORT = re.compile(r"\s*(?:Port (?P<ibstat>\d{1,4}):|port:\s*(?P<devinfo>\d{1,4}))\s*", re.ASCII)
 _KEY = re.compile(r"\s*(?P<key>[A-Za-z][A-Za-z_ ]{0,40}?):\s*(?P<value>.*?)\s*", re.ASCII)
+_FLAG = re.compile(r"[A-Z][A-Z0-9_ -]{1,60}", re.ASCII)
+"""A capability in `ibv_devinfo -v`, where a paste lost its indentation."""
 _GID = re.compile(r"\s*GID\[\s*\d{1,5}\]:\s*\S+.*", re.ASCII)
 _RDMA_LINK = re.compile(
     r"\s*(?:\d{1,5}/\d{1,4}: |link )(?P<device>[\w.-]{1,64})/(?P<port>\d{1,4}):?\s(?P<rest>.*)", re.ASCII
@@ -275,8 +283,12 @@ class _Reading:
             self.value(report.port, key, found["value"], tool.line)
         elif found is not None and report.port is None and key in _DEVICE_KEYS:
             report.foreign = 0
-            report.attributes.setdefault(_DEVICE_KEYS[key], found["value"])
-        elif text[:1] not in (" ", "\t"):
+            name = _DEVICE_KEYS[key]
+            value = guid(found["value"]) or found["value"] if name.endswith("_guid") else found["value"]
+            report.attributes.setdefault(name, value)
+        elif text[:1] in (" ", "\t") or found is not None or _FLAG.fullmatch(text) is not None:
+            report.foreign = 0
+        else:
             report.foreign += 1
             if report.foreign > _REACH:
                 self.close(report)
