@@ -214,6 +214,45 @@ def test_ports_of_ibnetdiscover_p_without_a_partner_have_no_rate():
         assert row["device"] in line
 
 
+def test_recorded_port_info():
+    """`smpquery portinfo 3 5`: port 5 of L1, which the netlist gives one lane."""
+    found = read_text(READER, fixture("ib/smpquery_portinfo.txt"))
+    shared = ("lid", "port", "state", "physical_state", "width", "rate_bytes_per_s")
+    assert columns(found.ports, *shared) == [
+        columns([row], *shared)[0]
+        for row in read_text(READER, fixture("ib/iblinkinfo_degraded.txt")).ports
+        if (row["device"], row["port"]) == ("L1", 5)
+    ]
+    assert columns(found.ports, "mtu_bytes") == [(2048,)]
+
+
+def test_ibportstate_with_its_peer():
+    """Sources: tuananh0788/Exadata#2 (the form, the peer's directed route), linux-rdma/rdma-core#847 (extended speed)."""
+    text = """PortInfo:
+# Port info: Lid 1 port 6
+LinkState:.......................Active
+PhysLinkState:...................LinkUp
+Lid:.............................38
+LinkWidthSupported:..............1X or 4X
+LinkWidthActive:.................4X
+LinkSpeedSupported:..............2.5 Gbps or 5.0 Gbps or 10.0 Gbps
+LinkSpeedActive:.................Extended speed
+LinkSpeedExtActive:..............14.0625 Gbps
+Peer PortInfo:
+# Port info: Lid 1 DR path slid 2; dlid 65535; 0,6 port 1
+LinkState:.......................Down
+PhysLinkState:...................Polling
+LinkWidthActive:.................4X
+LinkSpeedActive:.................2.5 Gbps
+"""
+    found = read_text(READER, text)
+    assert columns(found.ports, "lid", "port", "state", "width", "rate_bytes_per_s") == [
+        (1, 6, "active", 4, pytest.approx(4 * 14.0625 * 64 / 66 * GBIT)),
+        (None, 1, "down", None, None),
+    ]
+    assert found.losses == []
+
+
 @pytest.mark.parametrize("name", ["ib/ibhosts.txt", "ib/ibswitches.txt", "ib/ibnodes.txt"])
 def test_recorded_lists_of_nodes(name: str):
     text = fixture(name)

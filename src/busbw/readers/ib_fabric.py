@@ -1,4 +1,4 @@
-"""What the InfiniBand fabric says of its links: iblinkinfo (-l too), ibnetdiscover (-p too), ibhosts, ibswitches, ibnodes.
+"""What the InfiniBand fabric says of its links: iblinkinfo (-l too), ibnetdiscover (-p too), ibhosts, ibswitches, ibnodes; ibportstate, smpquery.
 
     Switch: 0x08c0eb0300f6fc26 MF0;sw1:MQM8700/U1:
               4   21[  ] ==( 4X      25.78125 Gbps Active/  LinkUp)==>      40    1[  ] "node3 mlx5_0" ( Could be 53.125 Gbps)
@@ -13,6 +13,7 @@ with ibstat. `host` is the first word of an adapter's description (`node3 mlx5_0
 `possible_*` is what iblinkinfo says the link could be; where it says nothing else of a link that is up, width and rate are the best that both
 ends can do. Rates: link_speeds.py. A port without a partner has no rate: what ibnetdiscover -p prints there is left from before
 (InfiniBand Architecture Specification C14-24.2.1). ibnetdiscover prints no states: a port in it has a partner, and no more is known.
+ibportstate and `smpquery portinfo` know a port by the LID of its node and not by name.
 Formats: rdma-core infiniband-diags/iblinkinfo.c (print_port), ibdiag_common.c (get_max_msg), ibnetdiscover.c, scripts/ibhosts.
 """
 
@@ -83,7 +84,14 @@ _LISTED_NODE = re.compile(
 )
 _LISTED_NODE_LINE = re.compile(r'(?:Ca|Switch|Router)\s*: \S{3,24} ports .*"')
 _SIGNATURE = re.compile(
-    rf'{_LINK_LINE.pattern}|(?:Switch|Ca|Rt)\s+\d+ "[SHR]-|{_DISCOVER_LINE.pattern}|{_PORT_LIST_LINE.pattern}|{_LISTED_NODE_LINE.pattern}'
+    r'^(?:.*==[(>]|.*"[SHR]-[0-9a-f]|(?:[A-Za-z0-9][\w.-]*: ?)?(?:(?:CA|SW|RT)\s+\S{1,12}\s+\S{1,12} 0x|(?:Ca|Switch|Router)\s*: \S{3,24} ports |# Port info: ))'
+)
+"""All begin at the start of a line: a search there costs a tenth."""
+_PORT_INFO = re.compile(r"# Port info: (?:Lid (?P<lid>\d{1,5})|.{1,120}?) port (?P<port>\d{1,4})\s*", re.ASCII)
+"""ibportstate, smpquery portinfo. Of a directed route, as in `Lid 1 DR path slid 2; ...`, the LID is that of its start."""
+_PORT_INFO_ROW = re.compile(
+    r"(?P<key>LinkState|PhysLinkState|LinkWidthActive|LinkSpeedActive|LinkSpeedExtActive|NeighborMTU|Lid):\.{2,}(?P<value>.*?)\s*",
+    re.ASCII,
 )
 _HOST_AND_DEVICE = re.compile(r"(?P<host>\S+) (?:HCA-\d+|[a-z]\w*\d\w*)")
 """Node descriptions of adapters: rdma-ndd writes `%h %d`, older drivers `HOST HCA-1` (rdma-core rdma-ndd.8)."""
@@ -150,6 +158,8 @@ class _Reading:
         self.losses = Losses(artefact.path)
         self.nodes: dict[tuple[str | None, int | None], _Node] = {}
         self.ports: list[dict[str, Any]] = []
+        self.info: dict[tuple[str | None, int | None], dict[str, Any]] = {}
+        """The row that lines of ibportstate go on to fill."""
         self.devices: list[dict[str, Any]] = []
 
     def line(self, tool: ToolLine) -> None:
@@ -168,8 +178,16 @@ class _Reading:
             self.nodes[tool.writer] = _Node(
                 _KINDS[node["kind"].lower()], node["name"] or None, guid(node["guid"] or ""), int(lid) if lid else None
             )
+        elif (info := _PORT_INFO.fullmatch(text)) is not None:
+            lid = int(info["lid"]) if info["lid"] is not None else None
+            self.port(tool.line, None, None, {"port": int(info["port"]), "lid": lid})
+            self.info[tool.writer] = self.ports[-1]
+        elif ":.." in text and tool.writer in self.info:
+            if (row := _PORT_INFO_ROW.fullmatch(text)) is not None:
+                self.port_info(self.info[tool.writer], tool.line, row["key"], row["value"])
         elif tool.is_command or _NODE_ENDS.match(text) is not None:
             self.nodes.pop(tool.writer, None)
+            self.info.pop(tool.writer, None)
 
     def damaged(self, line: PlainLine, what: str) -> None:
         self.losses.add(
@@ -266,6 +284,35 @@ class _Reading:
             )  # fmt: skip
         name = found["name"] if found["alone"] is None else found["alone"]
         self.port(tool.line, _KINDS[found["kind"].lower()], name or None, columns)
+
+    def port_info(self, row: dict[str, Any], line: PlainLine, key: str, value: str) -> None:
+        """A line of ibportstate or smpquery portinfo. LinkSpeedExtActive comes behind LinkSpeedActive and, from FDR on, replaces it."""
+        known = True
+        match key:
+            case "LinkState":
+                row["state"] = _STATES.get(value.lower())
+                known = row["state"] is not None
+            case "PhysLinkState":
+                row["physical_state"] = _PHYSICAL.get(value.lower())
+                known = row["physical_state"] is not None
+            case "NeighborMTU":
+                row["mtu_bytes"] = int(value) if re.fullmatch(r"\d{3,5}", value) else None
+            case "LinkWidthActive":
+                lanes = re.fullmatch(r"(\d{1,2})X", value)
+                row["width"], known = (int(lanes[1]), True) if lanes is not None else (None, False)
+            case "LinkSpeedActive" | "LinkSpeedExtActive":
+                speed = re.match(r"(\d{1,4}(?:\.\d{1,5})?) Gbps", value)
+                lane = lane_bytes_per_s(speed_name(float(speed[1]))) if speed is not None else None
+                width = row.get("width")
+                if lane is not None and width is not None:
+                    row["rate_bytes_per_s"] = width * lane
+                known = lane is not None or value.lower() in ("extended speed", "no extended speed")
+        if not known:
+            self.losses.add(
+                "damaged-value", line.number, f"{key}: {value[:40]!r} is not known here; it is left unknown"
+            )
+        if row.get("state") == "down":
+            row.update(width=None, rate_bytes_per_s=None)
 
     def listed_node(self, tool: ToolLine) -> None:
         """A line of ibhosts, ibswitches, ibnodes."""

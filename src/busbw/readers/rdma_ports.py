@@ -80,11 +80,12 @@ _GID_ROW = re.compile(
 _SYSFS = re.compile(rf"\S*{SYSFS_PORT.pattern}\s*[:=]\s*(?P<value>.*?)\s*", re.ASCII)
 
 _SIGNATURE = re.compile(
-    r"^(?:[A-Za-z0-9][\w.-]*: ?)?\s*(?:(?:CA|Switch|Router|iWARP RNIC):? '|hca_id:|Infiniband device '|link \S+/\d+:? |\d+/\d+: \S+/\d+: |\S+\s+\d+\s+\d+\s+(?:[0-9a-fA-F]{4}:){7})"
-    r"|infiniband/[^/\s:]+/ports/\d+/(?:state|phys_state|rate|link_layer|lid)\b"
-    r"|^\s*(?:\d: )?(?:ACTIVE|DOWN|INIT|ARMED|LinkUp|Polling|Disabled|Training|InfiniBand|Ethernet|[\d.]+ Gb/sec.*|0x[0-9a-f]{1,4})\s*$"
+    r"^(?:(?:[A-Za-z0-9][\w.-]*: ?)?\s*(?:(?:CA|Switch|Router|iWARP RNIC):? '|hca_id:|Infiniband device '|link \S+/\d+:? |\d+/\d+: \S+/\d+: "
+    r"|\S+\s+\d+\s+\d+\s+(?:[0-9a-fA-F]{4}:){7})"
+    r"|.*infiniband/[^/\s:]+/ports/\d+/(?:state|phys_state|rate|link_layer|lid)\b"
+    r"|\s*(?:\d: )?(?:ACTIVE|DOWN|INIT|ARMED|LinkUp|Polling|Disabled|Training|InfiniBand|Ethernet|[\d.]+ Gb/sec.*|0x[0-9a-f]{1,4})\s*$)"
 )
-"""The last line: what files of sysfs hold, each of them alone."""
+"""The last line: what files of sysfs hold, each of them alone. All begin at the start of a line: a search there costs a tenth."""
 
 _STATES = {
     "active": "active",

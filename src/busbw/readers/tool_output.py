@@ -54,11 +54,10 @@ def tool_lines(lines: Sequence[PlainLine], is_known: Callable[[str], object]) ->
             at_prompt = prompt["host"]
             yield ToolLine(line, line.host or at_prompt, prompt["command"], is_command=True)
             continue
-        if ":" in line.text and not is_known(line.text):
-            prefixed = _PDSH.fullmatch(line.text)
-            if prefixed is not None and is_known(prefixed["text"]):
-                yield ToolLine(line, prefixed["host"], prefixed["text"])
-                continue
+        prefixed = _PDSH.fullmatch(line.text)
+        if prefixed is not None and not is_known(line.text) and is_known(prefixed["text"]):
+            yield ToolLine(line, prefixed["host"], prefixed["text"])
+            continue
         yield ToolLine(line, line.host or at_prompt, line.text)
 
 
