@@ -26,7 +26,7 @@ from typing import Any
 
 from busbw.observations import Artefact, rows_of
 from busbw.readers.base import Item, Lines, PlainLine, Template
-from busbw.readers.link_speeds import lane_bytes_per_s, speed_name
+from busbw.readers.link_speeds import lane_bytes_per_s, physical_state, port_state, speed_name
 from busbw.readers.losses import Losses
 from busbw.readers.tool_output import ToolLine, guid, place, tool_lines
 
@@ -97,17 +97,6 @@ _HOST_AND_DEVICE = re.compile(r"(?P<host>\S+) (?:HCA-\d+|[a-z]\w*\d\w*)")
 """Node descriptions of adapters: rdma-ndd writes `%h %d`, older drivers `HOST HCA-1` (rdma-core rdma-ndd.8)."""
 
 _KINDS = {"switch": "switch", "sw": "switch", "ca": "ca", "router": "router", "rt": "router"}
-_STATES = {"active": "active", "down": "down", "armed": "armed", "initialize": "init"}
-_PHYSICAL = {
-    "linkup": "link_up",
-    "polling": "polling",
-    "disabled": "disabled",
-    "sleep": "sleep",
-    "portconfigurationtraining": "training",
-    "linkerrorrecovery": "link_error_recovery",
-    "phytest": "phy_test",
-}
-"""libibmad/dump.c (mad_dump_portstates, mad_dump_physportstate), in the words of `ports`."""
 
 
 @dataclass(slots=True)
@@ -208,11 +197,11 @@ class _Reading:
         found = _LINK.fullmatch(tool.text)
         state = _LINK_STATE.fullmatch(found["link"].split(") (HOQ", 1)[0]) if found is not None else None
         partner = _PARTNER.fullmatch(found["partner"]) if found is not None else None
-        known = state is not None and state["state"].lower() in _STATES and state["physical"].lower() in _PHYSICAL
+        words = (port_state(state["state"]), physical_state(state["physical"])) if state is not None else (None, None)
         if (
             found is None
             or state is None
-            or not known
+            or None in words
             or (partner is None and _NO_PARTNER.fullmatch(found["partner"]) is None)
         ):
             self.damaged(tool.line, "a link of iblinkinfo")
@@ -220,8 +209,8 @@ class _Reading:
         lid = int(found["lid"])
         node = self.node_of(tool, found["guid"], found["name"], lid, int(found["port"]))
         columns: dict[str, Any] = {
-            "port": int(found["port"]), "guid": guid(found["guid"] or "") or node.guid, "lid": lid, "state": _STATES[state["state"].lower()],
-            "physical_state": _PHYSICAL[state["physical"].lower()],
+            "port": int(found["port"]), "guid": guid(found["guid"] or "") or node.guid, "lid": lid, "state": words[0],
+            "physical_state": words[1],
         }  # fmt: skip
         if partner is not None:
             columns.update(peer=partner["name"].strip() or None, peer_port=int(partner["port"]))
@@ -290,10 +279,10 @@ class _Reading:
         known = True
         match key:
             case "LinkState":
-                row["state"] = _STATES.get(value.lower())
+                row["state"] = port_state(value)
                 known = row["state"] is not None
             case "PhysLinkState":
-                row["physical_state"] = _PHYSICAL.get(value.lower())
+                row["physical_state"] = physical_state(value)
                 known = row["physical_state"] is not None
             case "NeighborMTU":
                 row["mtu_bytes"] = int(value) if re.fullmatch(r"\d{3,5}", value) else None

@@ -18,13 +18,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from busbw.observations import Artefact, rows_of
 from busbw.readers.base import Item, Lines, PlainLine, Template
-from busbw.readers.link_speeds import lane_bytes_per_s
+from busbw.readers.link_speeds import lane_bytes_per_s, physical_state, port_state
 from busbw.readers.losses import Losses
 from busbw.readers.tool_output import ToolLine, place, tool_lines
 from busbw.units import GBIT
@@ -53,27 +53,6 @@ _FIGURE = re.compile(r"\d{1,20}(?:\.\d{1,6})?(?:E[+-]?\d{1,3})?", re.ASCII | re.
 _SIGNATURE = re.compile(
     r"^\s*(?:[\w.-]+: ?)?(?:Operational Info\s*$|Physical Counters and BER Info|(?:Raw|Effective) Physical (?:BER|Errors)[\w ]*: |Link Down Counter\s+: )"
 )
-_STATES = {
-    "active": "active",
-    "down": "down",
-    "init": "init",
-    "initialize": "init",
-    "armed": "armed",
-    "disable": "down",
-    "polling": "down",
-}
-_PHYSICAL = {
-    "linkup": "link_up",
-    "eth_an_fsm_enable": "link_up",
-    "polling": "polling",
-    "disabled": "disabled",
-    "disable": "disabled",
-    "sleep": "sleep",
-    "training": "training",
-    "link_error_recovery": "link_error_recovery",
-    "linkerrorrecovery": "link_error_recovery",
-}
-"""On Ethernet a link that is up is in the state of its auto-negotiation machine, ETH_AN_FSM_ENABLE."""
 
 
 @dataclass(slots=True)
@@ -174,9 +153,9 @@ class _Reading:
         out: dict[str, Any] = {}
         state, physical = values.get("State"), values.get("Physical state")
         if state is not None:
-            out["state"] = self.word(*state, _STATES, "state")
+            out["state"] = self.word(*state, port_state, "state")
         if physical is not None:
-            out["physical_state"] = self.word(*physical, _PHYSICAL, "physical state")
+            out["physical_state"] = self.word(*physical, physical_state, "physical state")
         width: int | None = None
         if "Width" in values and values["Width"][0] not in ("N/A", ""):
             text, line = values["Width"]
@@ -208,8 +187,8 @@ class _Reading:
             out.update(width=None, rate_bytes_per_s=None)
         return out
 
-    def word(self, text: str, line: PlainLine, known: dict[str, str], what: str) -> str | None:
-        found = known.get(text.lower())
+    def word(self, text: str, line: PlainLine, known: Callable[[str], str | None], what: str) -> str | None:
+        found = known(text)
         if found is None and text not in ("N/A", ""):
             self.losses.add(
                 "unknown-value", line.number, f"{what}: {text[:40]!r} is no {what} known here; it is left unknown"

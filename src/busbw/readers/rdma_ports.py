@@ -23,7 +23,7 @@ from typing import Any
 
 from busbw.observations import Artefact, rows_of
 from busbw.readers.base import Item, Lines, PlainLine, Template
-from busbw.readers.link_speeds import lane_bytes_per_s, port_bytes_per_s, speed_name
+from busbw.readers.link_speeds import lane_bytes_per_s, physical_state, port_bytes_per_s, port_state, speed_name
 from busbw.readers.losses import Losses
 from busbw.readers.tool_output import SYSFS_PORT, ToolLine, guid, host_of_path, place, tool_lines
 
@@ -87,26 +87,6 @@ _SIGNATURE = re.compile(
 )
 """The last line: what files of sysfs hold, each of them alone. All begin at the start of a line: a search there costs a tenth."""
 
-_STATES = {
-    "active": "active",
-    "down": "down",
-    "init": "init",
-    "initialize": "init",
-    "initializing": "init",
-    "armed": "armed",
-    "active_defer": "active_defer",
-    "nop": "nop",
-}
-_PHYSICAL = {
-    "linkup": "link_up",
-    "polling": "polling",
-    "disabled": "disabled",
-    "sleep": "sleep",
-    "training": "training",
-    "portconfigurationtraining": "training",
-    "linkerrorrecovery": "link_error_recovery",
-    "phytest": "phy_test",
-}
 _LAYERS = {"infiniband": "InfiniBand", "ib": "InfiniBand", "ethernet": "Ethernet", "unspecified": None, "unknown": None}
 _DEVICE_KEYS = {
     "ca type": "type",
@@ -379,21 +359,24 @@ class _Reading:
             self.ports.append(port)
 
 
-def _word(value: str, known: dict[str, str], what: str) -> str:
-    found = re.fullmatch(r"(?:\d{1,2}: )?(?:PORT_)?(?P<word>[A-Za-z_ ]{1,40}?)(?: \(\d{1,3}\))?", value)
-    word = found["word"].lower() if found is not None else ""
-    known_as = known.get(word) or known.get(word.replace("_", "").replace(" ", ""))
-    if known_as is None:
+def _word(value: str, what: str) -> str:
+    """The word in `4: ACTIVE` and `PORT_ACTIVE (4)`."""
+    found = re.fullmatch(r"(?:\d{1,2}: )?(?P<word>[A-Za-z_ ]{1,40}?)(?: \(\d{1,3}\))?", value)
+    if found is None:
         raise _UnreadableError(f"no {what}")
-    return known_as
+    return found["word"]
 
 
 def _state(port: _Port, value: str) -> None:
-    port.columns["state"] = _word(value, _STATES, "state of a port")
+    port.columns["state"] = port_state(_word(value, "state of a port"))
+    if port.columns["state"] is None:
+        raise _UnreadableError("no state of a port")
 
 
 def _physical(port: _Port, value: str) -> None:
-    port.columns["physical_state"] = _word(value, _PHYSICAL, "physical state of a port")
+    port.columns["physical_state"] = physical_state(_word(value, "physical state of a port"))
+    if port.columns["physical_state"] is None:
+        raise _UnreadableError("no physical state of a port")
 
 
 def _rate(port: _Port, value: str) -> None:
