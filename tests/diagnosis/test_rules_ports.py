@@ -68,7 +68,7 @@ CASES = (
         "iblinkinfo.txt": [switch(i, NDR / 2, mark=True, possible_rate_bytes_per_s=NDR) for i in range(4)],
     }, severity="minor", why="the whole fabric is set below what it can"),
     fires_on("link_below_its_ends", "link-rate-degraded", {
-        "ibstat.txt": [nic(f"cn0{i}", "mlx5_0", rate=HDR / 4 if i == 4 else HDR, possible_rate_bytes_per_s=NDR, mark=i != 3) for i in range(1, 5),
+        "ibstat.txt": [nic(f"cn0{i}", "mlx5_0", rate=HDR / 4 if i == 4 else HDR, possible_rate_bytes_per_s=NDR, mark=i != 3) for i in range(1, 5)],
     }, severity="major", why="one link is slower still"),
     near_miss_on("link_below_its_ends", "an interface that NCCL does not name", {
         "ethtool.txt": [row("ports", host="cn01", device="eno1", node_kind="netdev", state="active", rate_bytes_per_s=12.5e6, possible_rate_bytes_per_s=125e6)],
