@@ -16,7 +16,7 @@ from busbw.errors import Loss
 from busbw.observations import SCHEMAS, Artefact, Rows
 from busbw.observations.artefacts import CHUNK_BYTES
 from busbw.readers._scan import LogScanner
-from busbw.readers.base import Item, LineReader, PlainLine, TableReader, Template
+from busbw.readers.base import EventReader, Item, LineReader, PlainLine, TableReader, Template
 
 __all__ = ["PLAIN_BUDGET_BYTES", "TextScan", "scan_text"]
 
@@ -166,14 +166,24 @@ def _batch(
     if is_plain.any():
         plain.add(raw, np.flatnonzero(is_plain), scanner)
     if batch.num_rows:
-        yield Rows("events", batch)
         if (template < 0).any():
             found.add("nccl-log")
         owner = np.where(template >= 0, grammar.owner[np.maximum(template, 0)], -1) if len(grammar.owner) else template
+        derived: list[Iterator[Item]] = []
+        as_they_are = np.ones(len(owner), dtype=bool)
         for i in np.unique(owner[owner >= 0]).tolist():
             reader, mine = grammar.readers[i], np.flatnonzero(owner == i)
             found.add(reader.name)
-            yield from reader.derive(batch if len(mine) == batch.num_rows else batch.take(pa.array(mine)))
+            events = batch if len(mine) == batch.num_rows else batch.take(pa.array(mine))
+            if isinstance(reader, EventReader):
+                events = reader.completed(events)
+                as_they_are[mine] = False
+                yield Rows("events", events)
+            derived.append(reader.derive(events))
+        if as_they_are.any():
+            yield Rows("events", batch if as_they_are.all() else batch.filter(pa.array(as_they_are)))
+        for items in derived:
+            yield from items
 
 
 _DIGITS = np.arange(256, dtype=np.uint8)
