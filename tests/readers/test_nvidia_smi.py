@@ -6,7 +6,9 @@ import calendar
 
 import pytest
 
+from busbw.readers import line_readers
 from busbw.readers.nvidia_smi import READER
+from busbw.readers.text import TextScan
 
 from .host_fixtures import text_of
 from .reading import columns, read_text
@@ -106,6 +108,14 @@ def test_nvlink_states():
         {"link": "1", "gpu": "0", "uuid": "GPU-00000000-0000-0000-0000-000000000000"}
     ]
     assert found.loss_counts == {"damaged-value": 1}
+
+
+def test_a_rate_of_a_link_is_no_note_of_a_measurement():
+    """`Link 0: 26.562 GB/s` has the shape of both."""
+    readers = line_readers()
+    templates = [t.event for t in TextScan(readers).templates]
+    assert templates.index("nvlink.link_up") < templates.index("note.figure")
+    assert len(read_text(READER, text_of("nvidia_smi/nvlink_s.txt")).events_named("nvlink.link_up")) == 4
 
 
 def test_nvlink_errors_of_any_name():

@@ -27,7 +27,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from busbw.observations import Artefact, rows_of
-from busbw.readers.base import Item, Lines, PlainLine
+from busbw.readers.base import Item, Lines, PlainLine, Template
 from busbw.readers.plain_rows import Damage, bus_id_of, by_writer, event_row, place
 from busbw.units import GB
 
@@ -78,10 +78,17 @@ _COUNTED = re.compile(r"ecc_errors|retired_pages|remapped_rows|replays|replay_nu
 """Sections of -q whose numbers are counts of events: they become counters."""
 
 
+TEMPLATES: tuple[Template, ...] = (
+    Template("nvlink.link_up", "^ Link {link:d}: {rate:f} GB/s", "nvidia-smi nvlink -s", "info"),
+)
+"""A line with a rate looks like a note of a measurement too, so it is claimed here; its GPU stands in `counters`."""
+
+
 class NvidiaSmiReader(Lines):
     """GPUs, links and processes as nvidia-smi prints them."""
 
     name = "nvidia-smi"
+    templates: Sequence[Template] = TEMPLATES
     signature: re.Pattern[str] | None = _SIGNATURE
 
     def read_lines(self, artefact: Artefact, lines: Sequence[PlainLine]) -> Iterator[Item]:
@@ -259,7 +266,6 @@ class _Report:
         labels = [("uuid", self._link_gpu["uuid"])] if self._link_gpu else []
         fields = {"link": link["link"], **self._link_gpu}
         if (rate := _LINK_RATE.fullmatch(rest)) is not None:
-            self.events.append(event_row(self.artefact, line, "nvlink.link_up", {**fields, "rate": rate[1]}))
             self._counter(line, device, "nvlink_bytes_per_s", float(rate[1]) * GB, port=port, labels=labels)
         elif rest in ("<inactive>", "inactive"):
             self.events.append(event_row(self.artefact, line, "nvlink.link_down", fields, "warning"))
