@@ -1,4 +1,4 @@
-"""Outputs of host tools that the tests of their readers share; where each comes from: fixtures/README_host.md."""
+"""Outputs of host tools that the tests of their readers share; where each comes from: fixtures/formats.json."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """What nixlbench, NVSHMEM's tests and library, rccl-tests' files, IMB, DeepEP's tests and all_reduce_bench.py print.
 
-Sources of the files are in fixtures/README_tools.md. Expected values are those of the files, in bytes, nanoseconds and bytes/s.
+Sources of the files are in fixtures/formats.json. Expected values are those of the files, in bytes, nanoseconds and bytes/s.
 """
 
 from __future__ import annotations

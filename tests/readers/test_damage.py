@@ -57,12 +57,6 @@ def name(file: Path) -> str:
     return f"{file.parent.name}/{file.name}"
 
 
-def test_every_fixture_has_a_source():
-    """And every file of the table is there."""
-    listed = set(re.findall(r"^\| `([^`]+)` \|", (FIXTURES / "README_tools.md").read_text(), re.MULTILINE))
-    assert listed == {name(file) for file in OURS}
-
-
 @pytest.mark.parametrize("file", LINES, ids=name)
 def test_a_file_cut_at_a_line_has_the_rows_of_its_lines(file: Path):
     """Devices apart: a header may end after them. IMB, ucx_perftest and a batch may learn a unit or a size from lines after a row."""

@@ -1,4 +1,4 @@
-"""Kernel log: which device, which process, when. Lines are real but for names and addresses; see fixtures/README_host.md."""
+"""Kernel log: which device, which process, when. Lines are real but for names and addresses; see fixtures/formats.json."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What nvbandwidth prints. GB/s is 1e9 bytes/s; sources of the files are in fixtures/README_tools.md."""
+"""What nvbandwidth prints. GB/s is 1e9 bytes/s; sources of the files are in fixtures/formats.json."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What perftest prints. MiB/sec and MB/sec are 2^20 bytes/s, Gb/sec is 1e9 bits/s; sources of the files are in fixtures/README_tools.md."""
+"""What perftest prints. MiB/sec and MB/sec are 2^20 bytes/s, Gb/sec is 1e9 bits/s; sources of the files are in fixtures/formats.json."""
 
 from __future__ import annotations
 

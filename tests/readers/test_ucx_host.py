@@ -44,7 +44,7 @@ def test_what_could_not_be_opened():
 
 @pytest.mark.parametrize(("name", "version"), [("ucx/info_v_1.13.txt", "1.13.1"), ("ucx/info_v_1.22.txt", "1.22.0")])
 def test_version(name: str, version: str):
-    assert read_text(INFO, text_of(name)).events_named("ucx.library") == [{"version": version}]
+    assert read_text(INFO, text_of(name)).events_named("ucx.version") == [{"version": version}]
 
 
 def test_a_listing_of_all_variables_is_no_environment():

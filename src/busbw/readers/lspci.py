@@ -25,9 +25,9 @@ __all__ = ["READER"]
 
 _ID = r"(?:(?P<domain>[0-9a-fA-F]{4,8}):)?(?P<bus>[0-9a-fA-F]{2}):(?P<slot>[0-9a-fA-F]{2}\.[0-7])"
 _DEVICE = re.compile(rf"\s*{_ID} (?P<kind>[A-Z0-9][^:]{{2,80}}?)(?: \[[0-9a-f]{{4}}\])?: (?P<name>.*)")
-_ROOT = re.compile(r"[ |+\\-]*-\[(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}(?:-[0-9a-f]{2})?\]-")
+_ROOT = re.compile(r"[ |+\\-]{0,200}-\[(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}(?:-[0-9a-f]{2})?\]-")
 _SIGNATURE = re.compile(
-    rf"^\s*{_ID.replace('?P<domain>', '?:').replace('?P<bus>', '?:').replace('?P<slot>', '?:')} [A-Z0-9]|{_ROOT.pattern}"
+    rf"^\s*{_ID.replace('?P<domain>', '?:').replace('?P<bus>', '?:').replace('?P<slot>', '?:')} [A-Z0-9]|^{_ROOT.pattern}"
     r"|Lnk(?:Cap|Sta):|ACSCtl:"
 )
 _KEY = re.compile(r"(LnkCap|LnkSta|ACSCtl|NUMA node|IOMMU group|Kernel driver in use|Kernel modules):\s*(.*)")

@@ -373,8 +373,6 @@ SHELL: tuple[Template, ...] = (
 )
 
 VERSIONS_AND_CRASHES: tuple[Template, ...] = (
-    Template("ucx.version", "# Library version: {version:w}", "ucx_info -v, 1.11 and later", "info"),
-    Template("ucx.version", "# UCT version={version:w} revision", "ucx_info -v, to 1.10", "info"),
     Template(
         "driver.version",
         "NVIDIA UNIX Open Kernel Module for {machine:w} {version:w}",

@@ -392,6 +392,8 @@ class _Reading:
 
 def _is_counter(text: str, name: str) -> bool:
     """Whether a name that stands alone is believed; `rx_` and `tx_` only in the form of ethtool, with a colon."""
+    if name.endswith("_ctx_cnt"):  # an attribute of fi_info -v
+        return False
     return _BARE_NAMES.search(name) is not None or (name.startswith(("rx_", "tx_")) and ":" in text)
 
 

@@ -36,8 +36,8 @@ def all_readers() -> tuple[FileReader | LineReader, ...]:
     return tuple(found)
 
 
-_NO_DIGITS = re.compile(r"\{\d*,?\d*\}|\\[dD]|0-9|\\\d")
-"""Digits of a regular expression that stand for no digit of a text: counts and references; and the class of all digits."""
+_NO_DIGITS = re.compile(r"\{\d*,?\d*\}|\\[dD]|0-\d|\\\d")
+"""Digits of a regular expression that stand for no digit of a text: counts and references; and ranges that begin with 0."""
 
 
 def _tells_digits_apart(signature: re.Pattern[str]) -> bool:

@@ -24,8 +24,8 @@ __all__ = ["READER"]
 
 _LINE = re.compile(r"#\s+(?P<key>[A-Za-z][\w /]{1,40}?):\s?(?P<value>.*)")
 _FAILED = re.compile(r"#\s+< (?P<what>.*) >")
-_SIGNATURE = re.compile(r"^#\s+(?:Memory domain|Component|Transport|Library version|Version|Git branch)\b")
-_VERSION = re.compile(r"# (?:Library version:|Version) (\S+)")
+_SIGNATURE = re.compile(r"^#\s+(?:Memory domain|Component|Transport|Library version|Version|Git branch|UCT version)\b")
+_VERSION = re.compile(r"# (?:Library version: |Version |UCT version=)(\S+)")
 _MOST_ATTRIBUTES = 100
 
 
@@ -36,7 +36,7 @@ class UcxInfoReader(Lines):
     signature: re.Pattern[str] | None = _SIGNATURE
 
     def read_lines(self, artefact: Artefact, lines: Sequence[PlainLine]) -> Iterator[Item]:
-        """A row of `devices` (ucx_transport) a transport and device; events ucx.library and ucx.transport_failed."""
+        """A row of `devices` (ucx_transport) a transport and device; events ucx.version and ucx.transport_failed."""
         damage = Damage(artefact)
         for written in by_writer(lines):
             yield from _read(artefact, written, damage)
@@ -57,7 +57,7 @@ def _read(artefact: Artefact, lines: Sequence[PlainLine], damage: Damage) -> Ite
         if text[:1] != "#":
             continue
         if (version := _VERSION.match(text)) is not None:
-            events.append(event_row(artefact, line, "ucx.library", {"version": version[1]}))
+            events.append(event_row(artefact, line, "ucx.version", {"version": version[1]}))
             continue
         if (failed := _FAILED.fullmatch(text)) is not None:
             if in_domain:
