@@ -123,6 +123,20 @@ CASES = (
         "hw_before.txt": [told("out_of_sequence", 1200)],
         "hw_after.txt": [told("out_of_sequence", 9200), *[told("pfc_enabled", 0, "ens1", labels={"priority": str(i)}) for i in range(2)]],
     }, severity="major", why="and no priority has flow control"),
+    fires_on("clocks_held_down", "gpu-throttling", {
+        "dmon.txt": [row("counters", device=f"GPU {i}", name="sm", value=99.0, labels={"unit": "%"}) for i in range(4)]
+        + [(shown if i < 3 else row)("counters", device=f"GPU {i}", name="pclk", value=1200.0 if i == 0 else 1980.0, labels={"unit": "MHz"}) for i in range(4)],
+    }, why="dmon, whose sm is a load and pclk a clock"),
+    near_miss_on("clocks_held_down", "SM loads differ, clocks do not", {
+        "dmon.txt": [row("counters", device=f"GPU {i}", name="sm", value=30.0 if i == 0 else 99.0) for i in range(4)]
+        + [row("counters", device=f"GPU {i}", name="pclk", value=1980.0) for i in range(4)],
+    }),
+    fires_on("clocks_held_down", "gpu-throttling", {
+        "smi_before.txt": [told("clocks_event_reasons_counters.hw_thermal_slowdown", 0, "0000:42:00.0")],
+        "smi_after.txt": [told("clocks_event_reasons_counters.hw_thermal_slowdown", 90_000, "0000:42:00.0")],
+    }, why="time spent in thermal slowdown grew"),
+    fires_on("fault_gauges", "gpu-ecc", {"smi.csv": [told("ecc.errors.uncorrected.volatile.total", 2, "0000:42:00.0")]}, why="nvidia-smi"),
+    near_miss_on("fault_gauges", "before the last reset", {"smi.txt": [counter("ecc_errors.aggregate.dram_uncorrectable", 2, "0000:42:00.0")]}),
 )  # fmt: skip
 
 

@@ -234,7 +234,7 @@ def fault_gauges(facts: Facts) -> Iterator[Finding]:
                 kind, 0.7, "fatal", f"{who(found[0])}: the last Xid was {found[0].value:.0f}", lines_of(found), remedy, ["dmesg -T | grep -i xid: when was it"],
             )  # fmt: skip
     memory = [
-        c for c in counted(facts, re.compile(r"ecc_dbe_vol|.*volatile.*(?:uncorrectable|double_bit).*|row_remap_failure|.*remapping_failure_occurred"))
+        c for c in counted(facts, re.compile(r"ecc_dbe_vol|.*volatile.*(?:uncorrectable|double_bit).*|.*uncorrected.*volatile.*|row_remap_failure|.*remapping_failure_occurred"))
         if c.value > 0
     ]  # fmt: skip
     if memory:
@@ -263,7 +263,7 @@ def clocks_held_down(facts: Facts) -> Iterator[Finding]:
         for c in counted(facts, re.compile(r"clocks?_(?:throttle|event)s?_reasons?(?:_active)?"))
         if c.value.is_integer() and 0 <= c.value < 2**63 and int(c.value) & _HELD_DOWN
     ]
-    violated = grown(facts, re.compile("thermal_violation"))
+    violated = grown(facts, re.compile("thermal_violation|.*_counters_hw_(?:thermal_slowdown|power_brak.*)"))
     if held or violated:
         first = held[0] if held else violated[0].last
         yield Finding(
@@ -272,11 +272,11 @@ def clocks_held_down(facts: Facts) -> Iterator[Finding]:
         return
     loads = {
         (c.place, c.device, c.label("gpu")): c.value
-        for c in counted(facts, re.compile(r"gpu_util|utilization_gpu|gpu_utilization|utilization_gpu_pct"))
+        for c in counted(facts, re.compile(r"gpu_util|gputl|utilization_gpu(?:_pct)?|sm"))
     }
     clocks = [
         c
-        for c in counted(facts, re.compile(r"sm_clock|(?:clocks_)?(?:current_)?sm(?:_mhz)?|clocks_sm(?:_mhz)?"))
+        for c in counted(facts, re.compile(r"sm_clock|smclk|pclk|clocks(?:_current)?_sm(?:_mhz)?"))
         if loads.get((c.place, c.device, c.label("gpu")), 0.0) >= _BUSY_PCT
     ]
     if len(clocks) < 4:

@@ -243,12 +243,12 @@ def gpu_link_below_siblings(facts: Facts) -> Iterator[Finding]:
     """The PCIe link of one GPU is narrower, or under load slower, than those of the other GPUs of the job.
 
     Fires on width and generation of nvidia-smi (rows of devices: pcie link width and gen, now and at most): a width below its maximum that other
-    GPUs reach, or a generation below that of most GPUs of the same name. Silent when all GPUs are alike: idle ones save power, and a slot may be narrow by design.
+    GPUs reach, or a generation below that of most GPUs of the same name (or of no name, where the query left it out). Silent when all GPUs are alike: idle ones save power, and a slot may be narrow by design.
     """
     by_name: dict[str, list[tuple[Device, float | None, float | None]]] = defaultdict(list)
     for device in facts.hardware:
-        if device.kind == "gpu" and device.name:
-            by_name[device.name].append((device, _attribute(device, "width"), _attribute(device, "gen")))
+        if device.kind == "gpu":
+            by_name[device.name or ""].append((device, _attribute(device, "width"), _attribute(device, "gen")))
     for gpus in by_name.values():
         for what, index in (("width", 1), ("generation", 2)):
             values = [g[index] for g in gpus if g[index] is not None]
