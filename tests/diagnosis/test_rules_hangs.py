@@ -38,6 +38,12 @@ def call(
     return ("> " if marked else "") + json.dumps(entry)
 
 
+def p2p(seq: int, what: str, *, done: bool, marked: bool = False) -> str:
+    """A line of a dump: a send or receive between ranks of the group."""
+    state = "completed" if done else "started"
+    return call(seq, op=what, state=state, marked=marked, is_p2p=True, p2p_seq_id=seq)
+
+
 def dump(*lines: str, members: str = "[0, 1, 2, 3]") -> str:
     """A dump with one entry a line. Marked lines keep their mark at the start."""
     head = (
@@ -190,6 +196,21 @@ CASES = (
     near_miss("last_to_come", "two ranks: who waits for whom is chance", inspector(lambda rank, sn: 900 if rank else 5000, ranks=2)),
     near_miss("last_to_come", "a constant lateness may be the clock", created(lambda rank, seq: 80_000_000 if rank == 1 else 0)),
     near_miss("last_to_come", "a lateness of milliseconds may be the clock", created(lambda rank, seq: 1_000_000 * seq if rank == 1 else 0)),
+    fires("transfer_without_partner", "rank-late-or-stuck", {
+        "trace_0": dump(p2p(1, "send 0->1", done=False, marked=True), members="[0, 1, 2]"),
+        "trace_1": dump(p2p(1, "recv 1<-2", done=True), call(4, marked=True), members="[0, 1, 2]"),
+        "trace_2": dump(p2p(1, "send 2->1", done=True), members="[0, 1, 2]"),
+    }, severity="fatal"),
+    fires("transfer_without_partner", "collective-mismatch", {
+        f"trace_{rank}": dump(p2p(1, f"send {rank}->{(rank + 1) % 3}", done=False, marked=True), members="[0, 1, 2]") for rank in range(3)
+    }, why="a circle of ranks that all send first"),
+    near_miss("transfer_without_partner", "the counterpart is under way", {
+        "trace_0": dump(p2p(1, "send 0->1", done=False), members="[0, 1]"),
+        "trace_1": dump(p2p(1, "recv 1<-0", done=False), members="[0, 1]"),
+    }),
+    near_miss("transfer_without_partner", "the peer left no dump", {
+        "trace_0": dump(p2p(1, "send 0->1", done=False), members="[0, 1]"),
+    }),
 )  # fmt: skip
 
 

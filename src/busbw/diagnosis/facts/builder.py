@@ -314,7 +314,7 @@ class FactsBuilder:
                     once(row["source"] or ""), once(row["process_group"]), once(row["group_desc"]), once(tuple(row["members"] or ())), row["ranks"],
                     row["rank"], once(row["host"]), row["seq"], once(row["op"]), once(row["profiling_name"] or ""), bool(row["is_p2p"]),
                     row["size_bytes"], row["input_numel"], row["output_numel"], once(row["dtype"]), once(row["state"]), bool(row["retired"]),
-                    row["created_ns"], row["completed_ns"], row["duration_ns"], at,
+                    row["created_ns"], row["completed_ns"], row["duration_ns"], at, row["peer"],
                 )
             )  # fmt: skip
             self._collectives_kept += 1

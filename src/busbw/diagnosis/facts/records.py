@@ -294,6 +294,8 @@ class Collective:
     completed_ns: int | None
     duration_ns: int | None
     at: LineRef
+    peer: int | None = None
+    """The other rank of a send or receive, by its number in the group."""
 
     @property
     def done(self) -> bool:

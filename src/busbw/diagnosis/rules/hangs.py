@@ -385,6 +385,75 @@ def all_wait_in_one_call(facts: Facts) -> Iterator[Finding]:
             )  # fmt: skip
 
 
+_OPPOSITE = {"send": "recv", "recv": "send"}
+
+
+def transfer_without_partner(facts: Facts) -> Iterator[Finding]:
+    """A send or receive waits for a rank that has not made its counterpart.
+
+    Fires on dumps of PyTorch's Flight Recorder: a rank's send or receive is not done, and its peer, whose dump is there, made fewer counterparts and has none
+    under way. Who waits for somebody else is not the culprit while there is one who does not; ranks that wait in a circle made their calls in
+    another order. Silent when the counterpart is under way, and when the peer left no dump.
+    """
+    groups: dict[tuple[str, str], dict[int, list[Collective]]] = defaultdict(lambda: defaultdict(list))
+    latest: dict[str, Collective] = {}
+    for call in facts.collectives:
+        if call.source != _DUMPS:
+            continue
+        known = latest.get(call.at.artefact)
+        if known is None or (call.created_ns or 0) >= (known.created_ns or 0):
+            latest[call.at.artefact] = call
+        if call.op in _OPPOSITE and call.peer is not None and call.rank is not None:
+            mine = call.members.index(call.rank) if call.rank in call.members else call.rank
+            groups[call.group or "", call.desc or ""][mine].append(call)
+    by_rank = {call.rank: call for call in latest.values()}
+    if len(by_rank) < len(latest):
+        return  # dumps of two runs
+    for (group, desc), ranks in groups.items():
+        if any(len({call.at.artefact for call in calls}) > 1 for calls in ranks.values()):
+            continue
+        waits: dict[int, list[Collective]] = defaultdict(list)
+        for mine, calls in ranks.items():
+            for call in calls:
+                theirs = _of_peer(call, ranks, by_rank)
+                if call.done or theirs is None:
+                    continue
+                counterparts = [c for c in theirs if c.op == _OPPOSITE[call.op or ""] and c.peer == mine]
+                made = sum(1 for c in calls if c.op == call.op and c.peer == call.peer)
+                if len(counterparts) < made and all(c.done for c in counterparts):
+                    waits[mine].append(call)
+        culprits = sorted(
+            {call.peer for calls in waits.values() for call in calls if call.peer is not None} - set(waits)
+        )
+        name = f"group {desc or group}" if desc or group else "a group"
+        first = [calls[0] for calls in waits.values()]
+        if culprits:
+            told = [c for c in (by_rank.get(_job_rank(first[0], peer)) for peer in culprits[:4]) if c is not None]
+            yield Finding(
+                "rank-late-or-stuck", 0.65, "fatal", f"{name}: rank {culprits[0]} of the group made no counterpart to {first[0].name.rsplit(':', 1)[-1]}; {len(waits)} ranks wait",
+                lines_of([*told, *first[:8]]), _LOOK_AT_THE_RANK, ["py-spy dump --pid PID of that rank", "a second dump a minute later: is it the same call"],
+            )  # fmt: skip
+        elif waits:
+            yield Finding(
+                "collective-mismatch", 0.55, "fatal", f"{name}: {len(waits)} ranks wait in sends and receives that nobody answers, in a circle", lines_of(first),
+                "Order sends and receives so that no circle of ranks sends first, or put them in one batch (batch_isend_irecv).", ["TORCH_SHOW_CPP_STACKTRACES=1 TORCH_NCCL_TRACE_CPP_STACK=1: the frames of these calls"],
+            )  # fmt: skip
+
+
+def _job_rank(call: Collective, local: int) -> int:
+    """A rank of the call's group by its number in the job."""
+    return call.members[local] if 0 <= local < len(call.members) else local
+
+
+def _of_peer(
+    call: Collective, ranks: Mapping[int, list[Collective]], by_rank: Mapping[int | None, Collective]
+) -> list[Collective] | None:
+    """Sends and receives of the call's peer; None if it left no dump."""
+    if call.peer is None or _job_rank(call, call.peer) not in by_rank:
+        return None
+    return ranks.get(call.peer, [])
+
+
 def launches_differ(facts: Facts) -> Iterator[Finding]:
     """Ranks of a communicator have launched different numbers of collectives.
 
@@ -660,4 +729,12 @@ def checks(facts: Facts) -> Iterator[Check]:
         )
 
 
-RULES = (calls_differ, rank_lacks_next_call, all_wait_in_one_call, launches_differ, members_lost, last_to_come)
+RULES = (
+    calls_differ,
+    rank_lacks_next_call,
+    all_wait_in_one_call,
+    transfer_without_partner,
+    launches_differ,
+    members_lost,
+    last_to_come,
+)
