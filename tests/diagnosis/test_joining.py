@@ -66,3 +66,18 @@ def test_communicators_that_share_a_process_are_one_job():
     shm = "cn31:100:120 [0] NCCL WARN Cuda failure 2 'out of memory'\n"
     text = job("0xa", "cn31", "cn32") + job("0xb", "cn31") + shm
     assert "[job" not in told(text).diagnosis.findings[0].summary
+
+
+def _set(host: str, pid: int, value: int) -> str:
+    return f"{host}:{pid}:{pid} [0] NCCL INFO NCCL_IB_TIMEOUT set by environment to {value}.\n"
+
+
+def test_settings_of_two_jobs_may_differ_and_within_one_may_not():
+    """cn31 and cn32 are one job with 22; cn41 and cn42 another with 18, and then one of its hosts with 14."""
+    first = job("0xa", "cn31", "cn32") + _set("cn31", 100, 22) + _set("cn32", 101, 22)
+    even = job("0xb", "cn41", "cn42") + _set("cn41", 100, 18) + _set("cn42", 101, 18)
+    odd = job("0xb", "cn41", "cn42") + _set("cn41", 100, 18) + _set("cn42", 101, 14)
+    assert told({"old.log": first, "new.log": even}).diagnosis.findings == []
+    (finding,) = told({"old.log": first, "new.log": odd}).diagnosis.findings
+    assert finding.kind == "env-mismatch-between-ranks"
+    assert {Path(line.path).name for line in finding.lines} == {"new.log"}
