@@ -12,7 +12,7 @@ from busbw.diagnosis.rules.shared import is_multi_node
 from busbw.diagnosis.xids import xids
 from busbw.hardware.formats import NcclTopology, TopologyMatrix
 
-__all__ = ["cleared_lines", "positive_checks", "unexplained"]
+__all__ = ["cleared_lines", "is_harmless", "positive_checks", "unexplained"]
 
 _HARMLESS: tuple[tuple[str, str, str], ...] = (
     (
@@ -37,6 +37,7 @@ _HARMLESS: tuple[tuple[str, str, str], ...] = (
     ("kernel.peermem", "messages of nvidia_peermem", "informational"),
     ("nccl.nvls_register_failed", "NVLS registration of a buffer", "NCCL goes on without it"),
 )
+_HARMLESS_NAMES = frozenset(name for name, _, _ in _HARMLESS)
 _EFFECTS: tuple[tuple[str, str, str], ...] = (
     ("nccl.peer_closed", "connections closed by a peer", "the consequence of the peer's own failure"),
     ("nccl.remote_result", "remote errors", "the consequence of another rank's failure"),
@@ -89,16 +90,18 @@ def unexplained(facts: Facts, findings: Sequence[Finding]) -> list[Event]:
     While there are any, nothing says that the system is healthy.
     """
     used = {(line.path, line.line) for f in findings for line in f.lines}
-    harmless = {name for name, _, _ in _HARMLESS}
-    errors = [
-        e for e in facts.failures() if e.name not in harmless and not _harmless_kernel_line(e) and not _only_remarked(e)
-    ]
+    errors = [e for e in facts.failures() if not is_harmless(e)]
     errors += [e for e in facts.all("nccl.comm_ended") if e.fields.get("state", "").startswith("Abort")]
     if not findings:
         errors += [e for e in facts.all("nccl.backtrace") if e.fields.get("code") not in ("0", "7")]
     else:
         errors = [e for e in errors if e.name not in EFFECTS]
     return [e for e in errors if (e.at.path, e.at.line) not in used]
+
+
+def is_harmless(event: Event) -> bool:
+    """Whether a warning or error is known to fail no job by itself, or says nothing where no rule fires."""
+    return event.name in _HARMLESS_NAMES or _harmless_kernel_line(event) or _only_remarked(event)
 
 
 def _harmless_kernel_line(event: Event) -> bool:
