@@ -286,3 +286,35 @@ def test_a_huge_job_has_a_page_of_a_few_megabytes():
     page = render_report(Explanation(diagnosis, facts))
     assert len(page) < 5_000_000
     assert "not shown" in page
+
+
+class Words(HTMLParser):
+    """The page as it is read, a line an element; drawings left out, which follow matplotlib's version."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+        self.hidden = 0
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.hidden += tag in ("svg", "style", "script", "title")
+        if tag in ("h1", "h2", "h3", "h4", "p", "li", "tr", "figure", "figcaption", "summary", "pre", "footer"):
+            self.lines.append("")
+        if tag in ("td", "th", "i"):
+            self.lines[-1] += " | "
+
+    def handle_endtag(self, tag: str) -> None:
+        self.hidden -= tag in ("svg", "style", "script", "title")
+
+    def handle_data(self, data: str) -> None:
+        if not self.hidden and data.strip():
+            if not self.lines:
+                self.lines.append("")
+            self.lines[-1] += data.replace("\n", " ")
+
+
+def test_the_page_reads_as_it_always_did(golden):
+    """All words of a page in which every part has something."""
+    lines = [line.strip() for line in Words(render_report(full())).lines]
+    golden("page.txt", "\n".join(line for line in lines if line) + "\n")

@@ -114,7 +114,7 @@ def test_nodes_that_look_alike_are_drawn_once():
 
 
 def test_more_devices_than_fit_are_counted():
-    """A topology of 72 GPUs (GB200 NVL72) is more than one node: what does not fit is said."""
+    """No node has 72 GPUs; what does not fit is said."""
     cpus = "".join(
         f'<cpu numaid="{n}"><pci busid="{n:04x}:01:00.0" class="0x030200"><gpu dev="{n}" rank="{n}"/></pci></cpu>'
         for n in range(72)
@@ -137,3 +137,20 @@ def test_pairs_of_gpus_are_joined_by_arcs_with_their_number_of_links():
     node = the_map(facts_of(text))
     assert (node.switch, node.nvlinks) == ("", (("GPU0", "GPU1", 4), ("GPU2", "GPU3", 4)))
     assert node_svg(node).count(">NV4<") == 2
+
+
+def test_a_file_of_several_hosts_is_a_node_each_and_those_alike_are_one_drawing():
+    """NCCL's dump of a GB200 NVL72 holds all hosts, told apart by host_hash: three of two GPUs here, one with fewer NVLinks."""
+
+    def host(h: int, links: int) -> str:
+        gpus = "".join(
+            f'\n<pci busid="{h:04x}:0{k + 1}:00.0" class="0x030200"><gpu dev="{k}" rank="{2 * h + k}">\n'
+            f'<nvlink target="fffffff:ffff:ff" count="{links}" tclass="0x068000"/></gpu></pci>'
+            for k in range(2)
+        )
+        return f'<cpu host_hash="0x{h}" numaid="0">{gpus}</cpu>\n'
+
+    facts = facts_of(xml=f'<system version="1">{host(1, 18)}{host(2, 9)}{host(3, 18)}</system>')
+    marked, rest = node_maps(facts)
+    assert [text for _, text, _ in marks(marked)] == ["GPU0: 9 NVLinks, most have 18", "GPU1: 9 NVLinks, most have 18"]
+    assert (len(rest.devices), len(rest.paths), rest.marks) == (2, 2, ())

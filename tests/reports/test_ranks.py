@@ -111,7 +111,7 @@ def test_a_host_that_leaves_a_nic_idle_is_marked():
             facts.links.append(LinkGroup(f"h{h}", nic, nic, "send", f"NET/IB/{nic}/GDRDMA", AT, 4, 2 * h + nic, 0))
     table = host_table(facts, Timeline((), 0, ""))
     assert table.columns == ("host", "ranks", "processes", "connections", "NIC IB/0", "NIC IB/1")
-    assert [cell.text for cell in table.rows[3]] == ["h3", "6", "1", "NET 4", "GPUDirect", "unused"]
+    assert [cell.text for cell in table.rows[3]] == ["h3", "6", "1", "NET 4", "GDR", "unused"]
     assert table.rows[3][-1].differs
 
 

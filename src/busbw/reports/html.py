@@ -45,6 +45,8 @@ OPEN_EXCERPTS = 4
 """Places of evidence of a finding that are open from the start."""
 MAX_TEXT = 300
 """Characters of a message in the table of failures."""
+WIDE = 15
+"""Columns up to which a table of ranks fits a sheet of paper without breaking words."""
 MAX_MARKS = 40
 """Marks of a node that are listed."""
 MAX_ROWS = 500
@@ -501,6 +503,8 @@ def _side_by_side(table: RankTable, one: str, many: str) -> str:
     note += " Empty: the files do not say."
     if any(column.startswith("progress") for column in table.columns):
         note += " Progress: collectives enqueued / completed."
+    if any(column.startswith("NIC") for column in table.columns):
+        note += " GDR: the NIC reads and writes GPU memory itself (GPUDirect RDMA)."
     if table.grouped:
         note += f" {table.of:,} {many}; those with the same values are one row, those that differ come first."
     if table.left_out:
@@ -517,7 +521,7 @@ def _side_by_side(table: RankTable, one: str, many: str) -> str:
         + "</tr>"
         for row in table.rows
     )
-    return f'<p class="note">{note}</p>\n<div class="ranks">{_table(f"Table of {many}", head, rows)}</div>'
+    return f'<p class="note">{note}</p>\n<div class="ranks{" wide" if len(table.columns) > WIDE else ""}">{_table(f"Table of {many}", head, rows)}</div>'
 
 
 def _cleared(diagnosis: Diagnosis, places: Mapping[str, Path]) -> _Section | None:

@@ -49,7 +49,7 @@ def node_svg(node: NodeMap, prefix: str = "n") -> str:
     for number, mark in enumerate(node.marks, 1):
         numbers.setdefault(mark.target, []).append(number)
     with drawing(width, height, bare=True) as (figure, axes):
-        x = (width - sum(spans) - _DOMAIN_GAP * (len(spans) - 1)) / 2
+        x = _EDGE
         spots: dict[str, _Spot] = {}
         at_group = at_device = 0
         feet = []

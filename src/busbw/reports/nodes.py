@@ -75,7 +75,7 @@ class Mark:
     """A part that something is wrong with."""
 
     target: str
-    """`device 3` and `group 1` count from the left; `sockets` is the link between them; empty: not in the drawing."""
+    """`device 3` and `group 1` count from the left; `sockets` is the link between them."""
     text: str
     finding: int | None = None
     """Number of the finding that says so; None: the file itself shows it."""
@@ -127,20 +127,30 @@ def node_maps(facts: Facts, findings: Sequence[Finding] = (), most: int = MAX_DR
     maps: dict[tuple[object, ...], NodeMap] = {}
     for path, topology in facts.topologies:
         if isinstance(topology, TopologyMatrix):
-            drawn = _from_matrix(path, topology)
+            found = [_from_matrix(path, topology)]
         elif isinstance(topology, NcclTopology):
-            drawn = _from_xml(path, topology)
+            found = [_from_xml(path, one, alone=one is topology) for one in _by_host(topology)]
         else:
             continue
-        if not drawn.devices:
-            continue
-        own = _oddities(topology)
         about = _of_host(path, named, facts.hosts)
-        drawn = replace(drawn, marks=tuple(_marks(drawn, path, own, findings, about)))
-        key = (drawn.domains, drawn.switch, drawn.nvlinks, drawn.marks)
-        known = maps.get(key)
-        maps[key] = drawn if known is None else replace(known, paths=(*known.paths, path))
+        own = _oddities(topology)
+        for drawn in found:
+            if not drawn.devices:
+                continue
+            marked = replace(drawn, marks=tuple(_marks(drawn, path, own, findings, about)))
+            key = _look(marked)
+            known = maps.get(key)
+            maps[key] = marked if known is None else replace(known, paths=(*known.paths, path))
     return sorted(maps.values(), key=lambda drawn: not drawn.marks)[:most]
+
+
+def _look(drawn: NodeMap) -> tuple[object, ...]:
+    """What a drawing shows: nodes of one look are drawn once."""
+    parts = tuple(
+        (domain.label, tuple((g.label, tuple((d.label, d.note) for d in g.devices)) for g in domain.groups))
+        for domain in drawn.domains
+    )
+    return parts, drawn.switch, drawn.nvlinks, drawn.marks, drawn.left_out
 
 
 # --- from a matrix ----------------------------------------------------------------------------------------------------
@@ -247,7 +257,18 @@ def _matrix_oddities(matrix: TopologyMatrix) -> Iterator[_Oddity]:
 # --- from NCCL's topology file ----------------------------------------------------------------------------------------
 
 
-def _from_xml(path: str, topology: NcclTopology) -> NodeMap:
+def _by_host(topology: NcclTopology) -> list[NcclTopology]:
+    """One topology for each host of a file that holds several, as NCCL writes it where NVLink spans hosts (GB200 NVL72)."""
+    by_hash: dict[str | None, list[Cpu]] = defaultdict(list)
+    for cpu in topology.cpus:
+        by_hash[cpu.host_hash].append(cpu)
+    if len(by_hash) < 2:
+        return [topology]
+    return [NcclTopology(tuple(cpus), topology.path) for cpus in by_hash.values()]
+
+
+def _from_xml(path: str, topology: NcclTopology, *, alone: bool = True) -> NodeMap:
+    """alone: the file describes one host; of several, ranks are left out, so that hosts that are alike look alike."""
     domains = []
     room = MAX_DEVICES
     left_out = 0
@@ -256,6 +277,8 @@ def _from_xml(path: str, topology: NcclTopology) -> NodeMap:
             groups = []
             for child in top.children if isinstance(top, Cpu) else [top]:
                 group = _xml_group(child)
+                if not alone:
+                    group = replace(group, devices=tuple(_without_rank(d) for d in group.devices))
                 if len(group.devices) > room:
                     left_out += len(group.devices)
                 elif group.devices:
@@ -288,6 +311,10 @@ def _xml_group(top: TopologyElement) -> PcieGroup:
         return PcieGroup("", tuple(replace(device, lines=device.lines | lines) for device in devices))
     names = frozenset(_bus_ids(top.bus_id)) if isinstance(top, Pci) else frozenset()
     return PcieGroup(label, tuple(devices), names, lines)
+
+
+def _without_rank(device: Device) -> Device:
+    return replace(device, note="") if device.kind == "gpu" else device
 
 
 def _xml_devices(element: TopologyElement, above: frozenset[str], lines: frozenset[int]) -> Iterator[Device]:
@@ -479,6 +506,8 @@ def _marks(
             None,
         )
         target = _place(drawn, oddity)
+        if not target:
+            continue
         done.add((target, number))
         yield Mark(target, oddity.text, number)
     found: dict[tuple[str, int], Mark] = {}

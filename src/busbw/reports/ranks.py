@@ -129,7 +129,7 @@ def host_table(facts: Facts, failures: Timeline, most: int = MAX_ROWS) -> RankTa
                 "yes" if host in failed else "none" if failed else "",
             ]
         )  # fmt: skip
-    return _table(header, compared, 2, most, lambda rows: _many_hosts(compared, rows))
+    return _table(header, compared, 3, most, lambda rows: _many_hosts(compared, rows))
 
 
 def _rail(group: LinkGroup) -> str:
@@ -141,7 +141,7 @@ def _rail(group: LinkGroup) -> str:
 def _rail_state(groups: Sequence[LinkGroup]) -> str:
     if all(group.network == "Socket" for group in groups):
         return "in use"
-    return {"yes": "GPUDirect", "no": "no GPUDirect", "in part": "GPUDirect in part"}.get(_gpudirect(groups), "in use")
+    return {"yes": "GDR", "no": "no GDR", "in part": "GDR in part"}.get(_gpudirect(groups), "in use")
 
 
 def _table(
@@ -190,7 +190,7 @@ def _many_ranks(compared: Sequence[Sequence[str]], numbers: Sequence[set[int]], 
 
 def _many_hosts(compared: Sequence[Sequence[str]], rows: Sequence[int]) -> list[str]:
     names = [compared[r][0] for r in rows]
-    return [f"{', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''}", ""]
+    return [f"{', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''}", "", ""]
 
 
 def _progress(facts: Facts, ranks: Mapping[_Key, set[int]]) -> dict[str, dict[_Row, str]]:
