@@ -46,7 +46,7 @@ def test_lines_without_time_come_last():
 def test_one_clock_needs_no_caution_and_two_that_are_close_do():
     assert first_failures(facts_of(("x", 1, "a", 0), ("x", 1.1, "a", 1))).caution == ""
     close = first_failures(facts_of(("x", 1, "a", 0), ("x", 1.1, "b", 1))).caution
-    assert "rank 0 leads rank 1 by 0.100 s only: too little to be sure" in close
+    assert "rank 0 leads rank 1 by 100 ms only: too little to be sure" in close
     apart = first_failures(facts_of(("x", 1, "a", 0), ("x", 61, "b", 1))).caution
     assert "by 60.0 s" in apart
     assert "too little" not in apart
@@ -57,6 +57,25 @@ def test_an_effect_on_another_host_is_no_rival_of_the_first():
     caution = first_failures(facts_of(("x", 1, "a", 0), ("nccl.peer_closed", 1.1, "b", 1))).caution
     assert "may differ" in caution
     assert "leads" not in caution
+
+
+def test_the_first_is_a_cause_even_where_a_consequence_has_an_earlier_time():
+    """Rank 1's clock is a second behind: what it reports cannot have come before its reason, and the page says so."""
+    found = first_failures(facts_of(("nccl.peer_closed", 1, "b", 1), ("x", 2, "a", 0)))
+    assert [row.who for row in found.rows] == ["rank 1", "rank 0"]
+    assert found.first is found.rows[1]
+    assert "rank 1 reports a consequence before the first cause" in found.caution
+    svg = timeline_svg(found)
+    assert svg is not None
+    assert ">-1.0 s<" in svg
+
+
+def test_consequences_do_not_push_the_cause_out_of_the_rows():
+    """A hundred ranks see the connection close before, by their clocks, rank 100 says why."""
+    facts = facts_of(*(("nccl.peer_closed", k, "a", k) for k in range(100)), ("x", 500, "b", 100))
+    found = first_failures(facts, most=10)
+    assert found.first is not None
+    assert (found.first.who, len(found.rows), found.left_out) == ("rank 100", 10, 91)
 
 
 def test_a_collective_that_never_completed_counts_where_the_rank_says_nothing_else():

@@ -45,6 +45,8 @@ OPEN_EXCERPTS = 4
 """Places of evidence of a finding that are open from the start."""
 MAX_TEXT = 300
 """Characters of a message in the table of failures."""
+SHORT = 12
+"""Rows up to which a table is not parted between sheets."""
 WIDE = 15
 """Columns up to which a table of ranks fits a sheet of paper without breaking words."""
 MAX_MARKS = 40
@@ -366,9 +368,12 @@ def _failures(failures: Timeline) -> _Section | None:
     if svg is not None:
         key = "star: first of all; disc: a cause; square: a collective that never completed; diamond: follows from a failure elsewhere"
         drawn = _figure(svg, key, "Timeline of first failures")
-    start = failures.timed[0].time_ns if failures.timed else None
+    start = failures.first.time_ns if failures.first is not None else None
     hosts, times = any(row.host for row in failures.rows), bool(failures.timed)
-    rows = (_failure_row(number, row, start, hosts=hosts, times=times) for number, row in enumerate(failures.rows, 1))
+    rows = (
+        _failure_row(number, row, start, first=row is failures.first, hosts=hosts, times=times)
+        for number, row in enumerate(failures.rows, 1)
+    )
     columns = ['<th class="n">order</th><th>who</th>']
     columns += ['<th class="n">after the first</th>'] if times else []
     columns += ["<th>what</th>", "<th>host</th>" if hosts else "", "<th>time</th>" if times else "", "<th>where</th>"]
@@ -383,14 +388,13 @@ def _failures(failures: Timeline) -> _Section | None:
     )
 
 
-def _failure_row(number: int, row: Failure, start: int | None, *, hosts: bool, times: bool) -> str:
+def _failure_row(number: int, row: Failure, start: int | None, *, first: bool, hosts: bool, times: bool) -> str:
     after = span(row.time_ns - start) if row.time_ns is not None and start is not None else ""
     kind = {"cause": "", "effect": "follows from a failure elsewhere: ", "stuck": ""}[row.kind]
     more = f" and {row.more:,} more" if row.more else ""
     text = visible(row.text)
     text = text if len(text) <= MAX_TEXT else text[:MAX_TEXT] + " ..."
     finding = f' <a href="#finding-{row.finding}">finding {row.finding}</a>' if row.finding else ""
-    first = number == 1 and row.time_ns is not None
     cells = [f'<td class="n">{number}{" <b>first</b>" if first else ""}</td><td class="who">{_text(row.who)}</td>']
     cells += [f'<td class="n">{after}</td>'] if times else []
     cells.append(f'<td class="message">{kind}{escape(text)}{more}{finding}</td>')
@@ -415,8 +419,11 @@ def _node(number: int, node: NodeMap) -> str:
         for mark in node.marks[:MAX_MARKS]
     )
     caption = _text(node.paths[0])
-    if len(node.paths) > 1:
-        caption += f" and {_counted(len(node.paths) - 1, 'other file says', 'other files say')} the same"
+    known, nodes = len(set(node.paths)), len(node.paths)
+    if known > 1:
+        caption += f" and {_counted(known - 1, 'other file says', 'other files say')} the same"
+    elif nodes > 1:
+        caption += f"; {nodes} hosts in it look like this"
     if node.left_out:
         caption += f"; {_counted(node.left_out, 'more device is', 'more devices are')} not drawn"
     listed = f'<ol class="marks">{marks}</ol>' if marks else '<p class="note">Nothing in it is marked.</p>'
@@ -586,4 +593,4 @@ def _table(label: str, head: str, rows: Iterable[str]) -> str:
         return ""
     note = f'<p class="note">{len(listed) - MAX_ROWS} more are not shown.</p>' if len(listed) > MAX_ROWS else ""
     shown = "\n".join(listed[:MAX_ROWS])
-    return f'<div class="scroll" tabindex="0" role="group" aria-label="{label}"><table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{shown}\n</tbody></table></div>{note}'
+    return f'<div class="scroll{" short" if len(listed) <= SHORT else ""}" tabindex="0" role="group" aria-label="{label}"><table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{shown}\n</tbody></table></div>{note}'

@@ -53,6 +53,11 @@ class Timeline:
         """Rows with a time."""
         return tuple(row for row in self.rows if row.time_ns is not None)
 
+    @property
+    def first(self) -> Failure | None:
+        """The first of all that does not follow from others, by its time; where all follow, the first of these."""
+        return self.timed[_first(self.timed)] if self.timed else None
+
 
 def first_failures(facts: Facts, findings: Sequence[Finding] = (), most: int = MAX_ROWS) -> Timeline:
     """The first failure of each. What is harmless is left out; what follows from others counts only where there is nothing else."""
@@ -71,8 +76,20 @@ def first_failures(facts: Facts, findings: Sequence[Finding] = (), most: int = M
         rows.append(Failure(who, host, first.time_ns, kind, first.text, first.at, len(events) - 1, number))
     known = {row.who for row in rows}
     rows += [row for row in _stuck(facts, number_of) if row.who not in known]
-    rows.sort(key=lambda row: (row.time_ns is None, row.time_ns or 0, row.at))
-    return Timeline(tuple(rows[:most]), max(0, len(rows) - most), _caution(rows))
+    rows.sort(key=_by_time)
+    causes_first = sorted(
+        rows, key=lambda row: row.kind == "effect"
+    )  # the many that follow must not hide the few that lead
+    return Timeline(tuple(sorted(causes_first[:most], key=_by_time)), max(0, len(rows) - most), _caution(rows))
+
+
+def _by_time(row: Failure) -> tuple[bool, int, LineRef]:
+    return row.time_ns is None, row.time_ns or 0, row.at
+
+
+def _first(timed: Sequence[Failure]) -> int:
+    """The place of the first of all: the first that does not follow from others, if there is one."""
+    return next((k for k, row in enumerate(timed) if row.kind != "effect"), 0)
 
 
 def _who(event: Event, process: Process | None) -> str:
@@ -110,8 +127,10 @@ def _caution(rows: Sequence[Failure]) -> str:
     clocks = {row.host or row.at.path for row in timed}
     if len(clocks) < 2:
         return ""
-    first = timed[0]
+    first = timed[_first(timed)]
     told = f"The order rests on the clocks of {len(clocks)} hosts or files, which may differ, and on their time zones."
+    if timed[0] is not first:
+        told += f" {timed[0].who} reports a consequence before the first cause in these files: clocks differ, or the cause is elsewhere."
     rival = next(
         (r for r in timed if r.kind != "effect" and (r.host or r.at.path) != (first.host or first.at.path)), None
     )
@@ -124,14 +143,16 @@ def _caution(rows: Sequence[Failure]) -> str:
 
 
 def span(time_ns: int) -> str:
-    """A duration for people: 0.25 s, 12.0 s, 10 min 12 s, 3 h 5 min, 2 d 3 h.
+    """A duration for people: 300 us, 250 ms, 12.0 s, 10 min 12 s, 3 h 5 min, 2 d 3 h, with its sign.
 
     >>> span(612_000_000_000)
     '10 min 12 s'
     """
+    if time_ns < 0:
+        return f"-{span(-time_ns)}"
     seconds = time_ns / 1e9
     if seconds < 1:
-        return f"{seconds:.3f} s"
+        return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} us" if time_ns else "0"
     if seconds < 120:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
@@ -175,44 +196,46 @@ def timeline_svg(timeline: Timeline, prefix: str = "t") -> str | None:
     rows = timeline.timed
     if len(rows) < 2:
         return None
-    start = rows[0].time_ns or 0
+    lead = _first(rows)
+    start = rows[lead].time_ns or 0
     offsets = [((row.time_ns or 0) - start) / 1e9 for row in rows]
-    longest = max(offsets)
+    longest = max(offsets[-1], -offsets[0])
     with drawing(4.8, 0.75 + 0.24 * len(rows)) as (figure, axes):
         if longest > 60:
             axes.set_xscale("symlog", linthresh=1.0)
             ticks = [(at, label) for at, label in _TICKS if at <= longest * 1.5]
             axes.set_xticks([at for at, _ in ticks], [label for _, label in ticks])
             axes.minorticks_off()
-            axes.set_xlim(-0.4, longest * 4)
+            axes.set_xlim(-0.4 + 1.5 * offsets[0], longest * 4)
         else:
-            axes.set_xlim(-0.03 * max(longest, 1e-6), max(longest, 1e-6) * 1.22)
+            width = max(offsets[-1] - offsets[0], 1e-6)
+            axes.set_xlim(offsets[0] - 0.03 * width, offsets[-1] + 0.24 * width)
         axes.grid(True, axis="x")
         axes.set_axisbelow(True)
         for k, (row, offset) in enumerate(zip(rows, offsets, strict=True)):
             end = axes.get_xlim()[1]
             axes.plot([offset, end], [k, k], color=MUTED, linewidth=0.8, linestyle=(0, (1, 2)), zorder=2)
-            colour = ALARM if k == 0 else INK if row.kind == "cause" else FIRST if row.kind == "stuck" else MUTED
-            marker = "*" if k == 0 else {"cause": "o", "stuck": "s"}.get(row.kind, "D")
-            size = 11 if k == 0 else 5.5
-            fill = colour if row.kind == "cause" or k == 0 else PAPER
+            colour = ALARM if k == lead else INK if row.kind == "cause" else FIRST if row.kind == "stuck" else MUTED
+            marker = "*" if k == lead else {"cause": "o", "stuck": "s"}.get(row.kind, "D")
+            size = 11 if k == lead else 5.5
+            fill = colour if row.kind == "cause" or k == lead else PAPER
             axes.plot(
                 [offset], [k], marker=marker, markersize=size, color=colour, markerfacecolor=fill, linestyle="none", zorder=4
             )  # fmt: skip
-            label = "first" if k == 0 else f"+{span(round(offset * 1e9))}"
+            label = "first" if k == lead else f"{'+' if offset >= 0 else ''}{span(round(offset * 1e9))}"
             axes.annotate(
-                label, (offset, k), xytext=(8, 0), textcoords="offset points", va="center", fontsize=7.5, color=colour if k == 0 else INK,
+                label, (offset, k), xytext=(8, 0), textcoords="offset points", va="center", fontsize=7.5, color=colour if k == lead else INK,
                 bbox={"boxstyle": "round,pad=0.1", "facecolor": PAPER, "edgecolor": "none"}, zorder=3,
             )  # fmt: skip
         axes.set_yticks(range(len(rows)), [_label(row) for row in rows])
-        axes.get_yticklabels()[0].set_color(ALARM)
-        axes.get_yticklabels()[0].set_fontweight("bold")
+        axes.get_yticklabels()[lead].set_color(ALARM)
+        axes.get_yticklabels()[lead].set_fontweight("bold")
         axes.set_ylim(len(rows) - 0.4, -0.6)
         axes.tick_params(axis="y", length=0, labelsize=8)
         axes.tick_params(axis="x", labelsize=8)
         axes.spines["left"].set_visible(False)
         axes.set_xlabel("after the first failure" if longest > 60 else "seconds after the first failure", fontsize=8)
-        told = f"The first is {rows[0].who}{' on ' + rows[0].host if rows[0].host else ''}; the last of these comes {span(round(longest * 1e9))} later."
+        told = f"The first is {rows[lead].who}{' on ' + rows[lead].host if rows[lead].host else ''}; the last of these comes {span(round(offsets[-1] * 1e9))} later."
         return to_svg(figure, prefix, f"first failures of {len(rows)} ranks or files over time", told)
 
 
