@@ -10,7 +10,7 @@ import re
 import statistics
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from busbw.diagnosis.facts import Curve, Pair, Point
 from busbw.hardware import ExpectedRange
@@ -93,7 +93,13 @@ def curve_svg(
             chosen = sorted((p for p in points if p.in_place is in_place), key=lambda p: p.size_bytes or 0)
             if chosen:
                 xs, ys = [p.size_bytes or 0 for p in chosen], [value(p) for p in chosen]
-                axes.plot(xs, ys, color=colour, marker=marker, markersize=3, linewidth=1.3, label=label, zorder=3)
+                # The two mostly lie on one another: hollow marks and a broken line leave the other in sight.
+                look: dict[str, Any] = (
+                    {"linestyle": (0, (3, 2)), "markerfacecolor": "none", "markersize": 4.5}
+                    if in_place
+                    else {"markersize": 3}
+                )
+                axes.plot(xs, ys, color=colour, marker=marker, linewidth=1.3, label=label, zorder=3, **look)
         ringed = [p for p in points if (p.at.path, p.at.line) in evidence]
         if ringed:
             axes.plot(

@@ -15,7 +15,7 @@ from busbw.reports.svg import ALARM, FIRST, INK, MUTED, PAPER, drawing, printabl
 
 __all__ = ["MAX_ROWS", "Failure", "Timeline", "first_failures", "span", "timeline_svg"]
 
-MAX_ROWS = 40
+MAX_ROWS = 24
 """Rows of the drawing and of its table: the earliest."""
 CLOSE_NS = 1_000_000_000
 """How far clocks of hosts may differ unnoticed: NTP keeps milliseconds, a host without it drifts by about a second a day.
