@@ -35,7 +35,7 @@
       button.textContent = done ? "copied" : "not copied";
       said.textContent = done ? "copied" : "could not copy; select the text instead";
       button.focus();
-      setTimeout(() => { button.textContent = "copy"; said.textContent = ""; }, 2000);
+      setTimeout(() => { button.textContent = "copy"; said.textContent = ""; }, 5000);
     });
     code.after(button);
   }
