@@ -56,7 +56,7 @@ class Benchmark:
     what: str
     unit: str
     bar: tuple[str, Sequence[float]]
-    """How the value compares (>=, <=, <, ==) and with what; one figure a part of the value."""
+    """How the value compares (>=, <=, <, ==) and with what; one figure a part of the value. Parts that compare differently: ">=;<=" """
     measure: Callable[[Options], Measured]
     sized: bool = False
     """Whether the value means nothing with --smoke, so that its bar is not judged then."""
@@ -112,7 +112,7 @@ def measure(group: str, benchmarks: Sequence[Benchmark], options: Options) -> It
             f"python -m benchmarks {group} --only {benchmark.id}",
             measured.peers,
             reason,
-            f"{benchmark.bar[0]} {'; '.join(f'{bar:g}' for bar in benchmark.bar[1])}",
+            _bar_text(benchmark.bar),
             None if options.smoke and benchmark.sized else _holds(measured.value, benchmark.bar),
             time.monotonic() - begun,
         )
@@ -122,10 +122,21 @@ def _holds(value: Value, bar: tuple[str, Sequence[float]]) -> bool | None:
     if value is None:
         return None
     parts = value if isinstance(value, list) else [value]
-    comparison = _HOLDS[bar[0]]
     return len(parts) == len(bar[1]) and all(
-        math.isfinite(part) and comparison(part, limit) for part, limit in zip(parts, bar[1], strict=True)
+        math.isfinite(part) and _HOLDS[how](part, limit)
+        for part, how, limit in zip(parts, _comparisons(bar), bar[1], strict=True)
     )
+
+
+def _comparisons(bar: tuple[str, Sequence[float]]) -> list[str]:
+    each = bar[0].split(";")
+    return each * len(bar[1]) if len(each) == 1 else each
+
+
+def _bar_text(bar: tuple[str, Sequence[float]]) -> str:
+    if ";" in bar[0]:
+        return "; ".join(f"{how} {limit:g}" for how, limit in zip(_comparisons(bar), bar[1], strict=True))
+    return f"{bar[0]} {'; '.join(f'{limit:g}' for limit in bar[1])}"
 
 
 def print_table(rows: Iterator[Row]) -> list[Row]:

@@ -5,7 +5,7 @@ Constants are data, one file a version. Imports hardware, collectives, observati
 """
 
 from busbw.nccl.choice import Call, Choice, Choices
-from busbw.nccl.communicator import Communicator, communicator
+from busbw.nccl.communicator import Communicator, communicator, named_topology
 from busbw.nccl.constants import DEFAULT_VERSION, known_versions, load_constants
 from busbw.nccl.graphs import ChannelGraph, Pattern
 from busbw.nccl.settings import Settings, read_settings
@@ -31,5 +31,6 @@ __all__ = [
     "known_versions",
     "load_constants",
     "load_variables",
+    "named_topology",
     "read_settings",
 ]

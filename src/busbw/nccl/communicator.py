@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 
 import numpy as np
 
 from busbw.errors import InputError
-from busbw.hardware.formats.nccl_topo_xml import NcclTopology
+from busbw.hardware import find_node, load_nodes, node_topology
+from busbw.hardware.formats.nccl_topo_xml import NcclTopology, read_nccl_topology
 from busbw.nccl.choice import Call, Choice, Choices, FloatTable, call_causes, choose, estimated_times_us
 from busbw.nccl.connect import channel_count, nvls_channel_count
 from busbw.nccl.constants import DEFAULT_VERSION, Constants, load_constants
@@ -21,7 +24,7 @@ from busbw.nccl.settings import Settings
 from busbw.nccl.topology import Kind, PathType, TopologyGraph, topology_graph
 from busbw.nccl.words import Algorithm, Function, Protocol, function_of
 
-__all__ = ["Communicator", "communicator"]
+__all__ = ["Communicator", "communicator", "named_topology"]
 
 _HOPPER = 90
 _MOST_RANKS = 1 << 31
@@ -149,6 +152,39 @@ def communicator(
     )
 
 
+def named_topology(cluster: str, nodes: int, settings: Settings) -> tuple[NcclTopology, int, list[str]]:
+    """The topology of a file or of a blueprint, how many nodes NCCL sees, and notes.
+
+    nodes counts hosts. Hosts of a blueprint that share NVLink are filled domain by domain and count as one node, unless
+    NCCL_MNNVL_ENABLE=0; a file counts as one node, however many hosts it holds. Raises InputError for what is neither,
+    with the nearest name, and for domains that are not filled evenly.
+    """
+    path = Path(cluster)
+    if path.is_file():
+        topology, losses = read_nccl_topology(path.read_bytes(), cluster)
+        return topology, nodes, [str(loss) for loss in losses]
+    node = find_node(cluster)
+    if node is None:
+        nearest = difflib.get_close_matches(cluster.lower(), load_nodes(), 1, 0.0)[0]
+        raise InputError(
+            f"{cluster}: no such file, and no such node; nearest: {nearest}. `busbw hardware` lists nodes, and "
+            "NCCL_TOPO_DUMP_FILE makes NCCL write the file of a machine."
+        )
+    if nodes < 1:
+        raise InputError(f"{nodes} nodes: a communicator has at least one node.")
+    hosts = min(nodes, node.nvlink_domain_nodes) if settings.mnnvl else 1
+    if nodes % hosts:
+        fewer = nodes // hosts * hosts
+        raise InputError(
+            f"{nodes} nodes of {cluster} fill NVLink domains of {hosts} unevenly, which is not modelled; "
+            f"nearest: {fewer} or {fewer + hosts}."
+        )
+    topology, notes = node_topology(node, hosts)
+    if hosts > 1:
+        notes.append(f"{hosts} hosts share NVLink, so NCCL counts them as one node: {nodes // hosts} in all.")
+    return topology, nodes // hosts, notes
+
+
 @dataclass(frozen=True, slots=True)
 class _Node:
     """What was found in one node, alone or among several; the number of nodes does not matter to it."""
@@ -173,6 +209,11 @@ def _node(
         raise InputError(
             f"{topology.path}: no <net>, so nodes could not reach each other. Pass a file written with the network plugin "
             "loaded, or --nodes 1."
+        )
+    if len(graph.hosts) > 1 and not settings.mnnvl:
+        raise InputError(
+            f"{topology.path}: holds {len(graph.hosts)} hosts, and NCCL_MNNVL_ENABLE=0 makes each of them a node of its own. "
+            "Pass the file of one host and as many --nodes."
         )
     paths = Paths(graph, constants, settings)
     _refuse_islands(paths)

@@ -1,4 +1,7 @@
-"""NCCL's constants, one file a version in `constants/`: rates of links, speeds the search tries, latencies, caps."""
+"""NCCL's constants, one file a version in `constants/`: rates of links, speeds the search tries, latencies, caps.
+
+A file that names a `base` holds only what differs from that version.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +66,13 @@ def load_constants(version: str = DEFAULT_VERSION) -> Constants:
     if version not in known:
         nearest = difflib.get_close_matches(version, known, 1, 0.0) or [DEFAULT_VERSION]
         raise InputError(f"NCCL {version}: no constants for it. There are {', '.join(known)}; nearest: {nearest[0]}.")
-    path = files("busbw.nccl").joinpath("constants", f"{version}.json")
-    data = json.loads(path.read_text("utf-8"))
+    data = _file(version)
+    whole = _file(data["base"]) if "base" in data else data
+    changes = data.get("changes", {})
     sections = ("links", "search", "channels", "latency", "bandwidth", "threads")
-    return Constants(data["version"], data["verified"], data["how"], **{name: data[name] for name in sections})
+    values = {name: {**whole[name], **changes.get(name, {})} for name in sections}
+    return Constants(data["version"], data["verified"], data["how"], **values)
+
+
+def _file(version: str) -> Any:
+    return json.loads(files("busbw.nccl").joinpath("constants", f"{version}.json").read_text("utf-8"))

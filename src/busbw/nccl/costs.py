@@ -123,9 +123,10 @@ def _causes(
     if not _exists(function, algorithm, protocol):
         yield f"{algorithm.name} moves Simple only"
         return
-    if settings.algorithms is not None and (function, int(algorithm)) not in settings.algorithms:
+    algorithms, protocols = settings.allowed_algorithms(function), settings.allowed_protocols(function)
+    if algorithms is not None and algorithm not in algorithms:
         yield f"NCCL_ALGO={settings.text_of('NCCL_ALGO')}"
-    if settings.protocols is not None and (function, int(protocol)) not in settings.protocols:
+    if protocols is not None and protocol not in protocols:
         yield f"NCCL_PROTO={settings.text_of('NCCL_PROTO')}"
     if algorithm in _COLLNET:
         yield "CollNet is off (NCCL_COLLNET_ENABLE is 0)"
@@ -134,7 +135,7 @@ def _causes(
     elif algorithm is Algorithm.PAT:
         yield from _pat_causes(inputs, settings)
     graph = inputs.graph(algorithm)
-    if protocol is Protocol.LL128 and graph is not None and settings.protocols is None:
+    if protocol is Protocol.LL128 and graph is not None and protocols is None:
         yield from _ll128_causes(inputs, settings, graph)
 
 

@@ -20,18 +20,18 @@ from busbw.nccl.words import Algorithm, Function, Protocol
 
 __all__ = ["Settings", "read_settings"]
 
-Allowed = frozenset[tuple[Function, int]]
-"""Pairs of a function and an algorithm's or protocol's number."""
+Allowed = tuple[tuple[Function, frozenset[int]], ...]
+"""For each function that a list speaks of the numbers of its algorithms or protocols."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
     """What the variables say. The defaults are NCCL's own; None leaves a matter to NCCL."""
 
-    algorithms: Allowed | None = None
+    algorithms: Allowed = ()
     """NCCL_ALGO: what stays allowed."""
-    protocols: Allowed | None = None
-    """NCCL_PROTO: what stays allowed; where it is given LL128 is not held back any more."""
+    protocols: Allowed = ()
+    """NCCL_PROTO: what stays allowed. For functions it speaks of LL128 is not held back any more."""
     least_channels: int = 0
     most_channels: int = 64
     least_ctas: int = 1
@@ -51,6 +51,8 @@ class Settings:
     nets_per_gpu: int | None = None
     """NCCL_NETDEVS_POLICY: None AUTO, 0 ALL, n MAX:n."""
     scatter_nets: bool = True
+    mnnvl: bool = True
+    """NCCL_MNNVL_ENABLE: whether hosts that NVLink joins count as one node."""
     nvls: int = 2
     """NCCL_NVLS_ENABLE: 0 off, 1 on, 2 where the hardware offers it."""
     nvls_channels: int | None = None
@@ -61,6 +63,14 @@ class Settings:
     """The variables as written."""
     notes: tuple[str, ...] = ()
     """What the user should know: values that NCCL replaces, variables that change nothing here."""
+
+    def allowed_algorithms(self, function: Function) -> frozenset[int] | None:
+        """What NCCL_ALGO leaves of a function; None where it says nothing of it."""
+        return dict(self.algorithms).get(function)
+
+    def allowed_protocols(self, function: Function) -> frozenset[int] | None:
+        """What NCCL_PROTO leaves of a function; None where it says nothing of it."""
+        return dict(self.protocols).get(function)
 
     def text_of(self, name: str) -> str:
         """A variable as written; empty where it is not given."""
@@ -99,8 +109,8 @@ def _refuse_contradictions(settings: Settings) -> None:
             f"NCCL_MIN_CTAS={settings.least_ctas} is above NCCL_MAX_CTAS={settings.most_ctas}. "
             "Lower the first or raise the second."
         )
-    wanted = settings.algorithms
-    if wanted and settings.nvls == 0 and all(a in (Algorithm.NVLS, Algorithm.NVLSTree) for _, a in wanted):
+    wanted = settings.allowed_algorithms(Function.AllReduce)
+    if wanted and settings.nvls == 0 and wanted <= {Algorithm.NVLS, Algorithm.NVLSTree}:
         raise InputError("NCCL_ALGO asks for NVLS alone and NCCL_NVLS_ENABLE=0 switches it off. Unset one of the two.")
 
 
@@ -120,7 +130,6 @@ _ELSEWHERE = {
     "NCCL_BUFFSIZE": "NCCL_BUFFSIZE changes chunk sizes and memory, not the choice; it was not used.",
     "NCCL_COLLNET_ENABLE": "NCCL_COLLNET_ENABLE: CollNet is not modelled yet; its cells stay off.",
     "NCCL_SHM_DISABLE": "NCCL_SHM_DISABLE: GPUs without peer access would talk through the network, which is not modelled.",
-    "NCCL_MNNVL_ENABLE": "NCCL_MNNVL_ENABLE: a file that holds several hosts is taken as one NVLink domain; for 0 pass one host's file.",
     "NCCL_GRAPH_FILE": "NCCL_GRAPH_FILE: graphs from a file are not modelled; the search was made instead.",
     "NCCL_TOPO_FILE": "NCCL_TOPO_FILE: name the file with --cluster instead; it was not used.",
 }
@@ -237,7 +246,7 @@ def _allowed(key: str, kind: type[Algorithm] | type[Protocol]) -> Reader:
 def _read_list(name: str, text: str, elements: Sequence[IntEnum]) -> Allowed:
     """What `[function:]a,b;function:^c` allows: a caret takes away, and only the first entry may stand for all functions."""
     every = {int(element) for element in elements}
-    allowed = {function: set(every) for function in Function}
+    allowed: dict[Function, frozenset[int]] = {}
     for place, entry in enumerate(part for part in text.split(";") if part):
         head, _, tail = entry.rpartition(":")
         if not head and place > 0:
@@ -250,8 +259,8 @@ def _read_list(name: str, text: str, elements: Sequence[IntEnum]) -> Allowed:
         words = [word for word in tail.removeprefix("^").split(",") if word]
         named = {_element(name, text, word, elements) for word in words}
         for function in functions:
-            allowed[Function(function)] = every - named if negated else set(named)
-    return frozenset((function, element) for function, left in allowed.items() for element in left)
+            allowed[Function(function)] = frozenset(every - named if negated else named)
+    return tuple(sorted(allowed.items()))
 
 
 def _element(name: str, text: str, word: str, known: Sequence[IntEnum]) -> int:
@@ -287,6 +296,7 @@ _READERS: dict[str, Reader] = {
     "NCCL_CROSS_NIC": _one_of("cross_nic", (0, 1, 2)),
     "NCCL_NETDEVS_POLICY": _nets_policy,
     "NCCL_MNNVL_SCATTER_NETS_ENABLE": _flag("scatter_nets"),
+    "NCCL_MNNVL_ENABLE": _one_of("mnnvl", (0, 1, 2), flag=True),
     "NCCL_NVLS_ENABLE": _one_of("nvls", (0, 1, 2)),
     "NCCL_NVLS_NCHANNELS": _nvls_channels,
     "NCCL_PAT_ENABLE": _one_of("pat", (0, 1, 2)),
