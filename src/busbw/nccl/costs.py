@@ -87,7 +87,7 @@ class CostTable:
 
 
 def cost_table(inputs: CostInputs, constants: Constants, settings: Settings) -> CostTable:
-    """The table of a communicator of two ranks or more."""
+    """The table of a communicator. A single rank moves nothing: all its cells are off."""
     shape = (len(Function), len(Algorithm), len(Protocol))
     latency, rate = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
     off: dict[Cell, tuple[str, ...]] = {}
@@ -97,7 +97,8 @@ def cost_table(inputs: CostInputs, constants: Constants, settings: Settings) -> 
             for protocol in Protocol:
                 causes = tuple(_causes(inputs, settings, function, algorithm, protocol))
                 graph = inputs.graph(algorithm)
-                if graph is not None and _exists(function, algorithm, protocol) and graph.channels:
+                modelled = inputs.ranks > 1 and graph is not None and graph.channels > 0
+                if graph is not None and modelled and _exists(function, algorithm, protocol):
                     latency[function, algorithm, protocol] = model.latency_us(function, algorithm, protocol, graph)
                     if not causes:
                         rate[function, algorithm, protocol] = model.gb_per_s(function, algorithm, protocol, graph)
@@ -117,6 +118,9 @@ def _causes(
     inputs: CostInputs, settings: Settings, function: Function, algorithm: Algorithm, protocol: Protocol
 ) -> Iterator[str]:
     """What switches a cell off."""
+    if inputs.ranks == 1:
+        yield "one rank: nothing to move but a copy"
+        return
     if algorithm not in _FUNCTIONS_OF[function]:
         yield f"{function.name} has no {algorithm.name}"
         return
