@@ -3,6 +3,7 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/vector.h>
 
+#include <array>
 #include <cstdint>
 #include <stdexcept>
 #include <utility>
@@ -65,6 +66,13 @@ std::vector<nccl::SearchNet> nets(const Column<float>& rate, const Column<float>
   return out;
 }
 
+std::vector<std::array<std::int32_t, 2>> pairs(const Column<std::int32_t>& numbers) {
+  if (numbers.shape(0) % 2 != 0) throw std::invalid_argument("gpu_pci must have two numbers a GPU");
+  std::vector<std::array<std::int32_t, 2>> out;
+  for (std::size_t i = 0; i < numbers.shape(0); i += 2) out.push_back({numbers.data()[i], numbers.data()[i + 1]});
+  return out;
+}
+
 }  // namespace
 
 NB_MODULE(_search, m) {
@@ -107,14 +115,14 @@ NB_MODULE(_search, m) {
            [](nccl::ChannelSearch* search, const Column<float>& link_gb_per_s, const Column<std::int32_t>& path_type,
               const Column<float>& path_gb_per_s, const Column<std::int32_t>& path_begin, const Column<std::int32_t>& path_links,
               const Column<float>& net_gb_per_s, const Column<float>& net_latency_us, const Column<std::int32_t>& net_numbers,
-              std::vector<std::vector<std::int32_t>> local_gpus, const Column<std::int32_t>& gpu_pci_rate, bool has_nvswitch) {
+              std::vector<std::vector<std::int32_t>> local_gpus, const Column<std::int32_t>& gpu_pci, bool has_nvswitch) {
              new (search) nccl::ChannelSearch(nccl::SearchNode{
                  values(link_gb_per_s), paths(path_type, path_gb_per_s, path_begin, path_links),
-                 nets(net_gb_per_s, net_latency_us, net_numbers, std::move(local_gpus)), values(gpu_pci_rate), has_nvswitch});
+                 nets(net_gb_per_s, net_latency_us, net_numbers, std::move(local_gpus)), pairs(gpu_pci), has_nvswitch});
            },
            "link_gb_per_s"_a, "path_type"_a, "path_gb_per_s"_a, "path_begin"_a, "path_links"_a, "net_gb_per_s"_a, "net_latency_us"_a,
-           "net_numbers"_a, "local_gpus"_a, "gpu_pci_rate"_a, "has_nvswitch"_a,
-           "Columns as float32 and int32. path_links: (steps x 4), flat; net_numbers: (nets x 6), flat.")
+           "net_numbers"_a, "local_gpus"_a, "gpu_pci"_a, "has_nvswitch"_a,
+           "Columns as float32 and int32. path_links: (steps x 4), flat; net_numbers: (nets x 6), flat; gpu_pci: (GPUs x 2), flat.")
       .def("attempt",
            [](nccl::ChannelSearch& search, nccl::Wish& wish, nccl::Channels& best, std::vector<std::int32_t> nets,
               std::vector<std::vector<std::int32_t>> nets_of_gpu, std::int32_t budget, std::int32_t budget_in_order) {

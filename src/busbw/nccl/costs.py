@@ -133,7 +133,8 @@ def _causes(
     if protocols is not None and protocol not in protocols:
         yield f"NCCL_PROTO={settings.text_of('NCCL_PROTO')}"
     if algorithm in _COLLNET:
-        yield "CollNet is off (NCCL_COLLNET_ENABLE is 0)"
+        wanted = settings.text_of("NCCL_COLLNET_ENABLE") not in ("", "0")
+        yield "CollNet is not modelled yet" if wanted else "CollNet is off (NCCL_COLLNET_ENABLE is 0)"
     elif algorithm in _NVLS:
         yield from _nvls_causes(inputs, settings, algorithm)
     elif algorithm is Algorithm.PAT:

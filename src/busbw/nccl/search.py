@@ -56,8 +56,8 @@ class NodeSearch:
         return self._search(Pattern.BALANCED_TREE, ring.channels, ring.channels)
 
     def nvls(self) -> ChannelGraph:
-        """Heads that pull from the NVSwitch; none without a switch or before Hopper."""
-        if not self.graph.has_nvswitch or self._capability < _HOPPER:
+        """Heads that pull from the NVSwitch; none without a switch, before Hopper, or for one GPU alone."""
+        if len(self.graph.gpus) < 2 or not self.graph.has_nvswitch or self._capability < _HOPPER:
             nearest = self._distances()[0]
             return ChannelGraph(Pattern.NVLS, 1, 1, type_intra=nearest[0], type_inter=nearest[1])
         most = min(self.constants.search["max_nvls_heads"], len(self.graph.gpus))
@@ -65,15 +65,16 @@ class NodeSearch:
         return self._search(Pattern.NVLS, least, most)
 
     def _search(self, pattern: Pattern, least_channels: int, most_channels: int) -> ChannelGraph:
+        may_cross = self._may_cross(pattern)
         if len(self.graph.gpus) == 1 and pattern is not Pattern.RING:
             pattern = Pattern.TREE
         wish = Wish(int(pattern), self.several_nodes, least_channels, most_channels)
         best = Channels(wish)
-        self._lower_until_found(wish, best)
+        self._lower_until_found(wish, best, may_cross)
         self._double(best)
         self._raise_while_found(best)
         if best.channels == 0 and pattern is not Pattern.NVLS:
-            return self._simple_order(pattern, least_channels, most_channels)
+            return self._simple_order(best.wish)
         return _as_graph(best, len(self.graph.gpus), self.several_nodes)
 
     def _try(self, wish: Wish, best: Channels) -> int:
@@ -86,11 +87,10 @@ class NodeSearch:
     def _is_enough(self, left: int, best: Channels) -> bool:
         return left == _PERFECT or best.channels * best.wish.inter >= self.total_gb_per_s
 
-    def _lower_until_found(self, wish: Wish, best: Channels) -> None:
+    def _lower_until_found(self, wish: Wish, best: Channels, may_cross: int) -> None:
         """The first pass: gives up one demand after another, the least dear first, until nothing can be better."""
         limits = self.constants.search
         (nearest_intra, nearest_inter), (farthest_intra, farthest_inter) = self._distances()
-        may_cross = self._may_cross(Pattern(wish.pattern))
         pattern = wish.pattern
         start = best.wish
         start.cross_nic = wish.cross_nic = 1 if may_cross == 1 else 0
@@ -181,20 +181,28 @@ class NodeSearch:
         wish.intra, wish.inter = wish.intra / share, wish.inter / share
         best.channels = channels
 
-    def _simple_order(self, pattern: Pattern, least: int, most: int) -> ChannelGraph:
+    def _simple_order(self, wish: Wish) -> ChannelGraph:
         """What NCCL falls back to when no try succeeds: one channel in the order of the GPUs, marked as very slow."""
         gpus = tuple(range(len(self.graph.gpus)))
         ends = [self.paths.net_for(gpu, 0) for gpu in (gpus[0], gpus[-1])]
         slow: float = self.constants.search["fallback"]
         graph = ChannelGraph(
-            pattern, least, most, channels=1, intra_gb_per_s=slow, type_intra=PathType.SYS, gpus=(gpus,)
+            Pattern(wish.pattern),
+            wish.least_channels,
+            wish.most_channels,
+            cross_nic=wish.cross_nic,
+            channels=1,
+            intra_gb_per_s=slow,
+            type_intra=PathType.SYS,
+            type_inter=PathType.DIS,
+            same_channels=1,
+            gpus=(gpus,),
         )
-        same = 0 if pattern is Pattern.NVLS else 1
         first, last = ends
         if first is None or last is None:
-            return replace(graph, same_channels=same, type_inter=PathType.DIS)
-        nets = ((first, last),)
-        return replace(graph, same_channels=same, type_inter=PathType.SYS, inter_gb_per_s=slow, nets=nets)
+            return graph
+        nets = ((first, last),) if self.several_nodes else ()
+        return replace(graph, type_inter=PathType.SYS, inter_gb_per_s=slow, nets=nets)
 
     def _rates(self) -> tuple[float, float]:
         if not self.several_nodes and len(self.graph.gpus) == 1:
@@ -312,7 +320,7 @@ def _channel_search(paths: Paths) -> ChannelSearch:
     switches = graph.vertices[Kind.NVS][:1]
     ends: list[Vertex] = [*graph.gpus, *graph.nets, *switches]
     links = [link for vertex in graph.every() for link in vertex.links]
-    number = {link: i for i, link in enumerate(links)}
+    place = {link: i for i, link in enumerate(links)}
     types: list[int] = []
     rates: list[float] = []
     begin, steps = [0], list[int]()
@@ -324,14 +332,14 @@ def _channel_search(paths: Paths) -> ChannelSearch:
                 types.append(int(path.type) if path else int(PathType.DIS))
                 rates.append(path.gb_per_s if path else 0.0)
                 if path:
-                    steps += _steps(start, path, number)
+                    steps += _steps(start, path, place)
                 begin.append(len(steps) // 4)
     asics = {net.asic: i for i, net in enumerate(graph.nets)}
     local = [paths.local(net, Kind.GPU) for net in graph.nets]
-    numbers = [
-        number
+    net_numbers = [
+        figure
         for i, net in enumerate(graph.nets)
-        for number in (
+        for figure in (
             asics[net.asic],
             net.port,
             net.rail,
@@ -348,9 +356,9 @@ def _channel_search(paths: Paths) -> ChannelSearch:
         np.array(steps, np.int32),
         np.array([net.net_gb_per_s for net in graph.nets], np.float32),
         np.array([net.latency_us for net in graph.nets], np.float32),
-        np.array(numbers, np.int32),
+        np.array(net_numbers, np.int32),
         [gpus for gpus, _ in local],
-        np.array([_pci_rate(gpu) for gpu in graph.gpus], np.int32),
+        np.array([end for gpu in graph.gpus for end in _pci_link(gpu, place)], np.int32),
         bool(switches),
     )
 
@@ -358,7 +366,7 @@ def _channel_search(paths: Paths) -> ChannelSearch:
 _BEFORE_AMPERE = 80
 
 
-def _steps(start: Vertex, path: Path, number: dict[Link, int]) -> Iterator[int]:
+def _steps(start: Vertex, path: Path, place: dict[Link, int]) -> Iterator[int]:
     """Four numbers a link: itself, the reverse link that is loaded too, the divisor of that share, the peer overhead."""
     through_intel = any(link.end.kind is Kind.CPU and link.end.cpu_model == "intel" for link in path.links)
     overhead = path.type == PathType.PHB and start.kind is Kind.GPU and through_intel
@@ -370,15 +378,15 @@ def _steps(start: Vertex, path: Path, number: dict[Link, int]) -> Iterator[int]:
             divisor = 1
         reverse = -1
         if divisor:
-            reverse = number[next(back for back in link.end.links if back.end is link.start and back.type == link.type)]
-        yield from (number[link], reverse, divisor or 1, int(overhead and link.type == PathType.PIX))
+            reverse = place[next(back for back in link.end.links if back.end is link.start and back.type == link.type)]
+        yield from (place[link], reverse, divisor or 1, int(overhead and link.type == PathType.PIX))
 
 
-def _pci_rate(gpu: Vertex) -> int:
-    """Whole GB/s of a GPU's PCIe link, the slower direction; -1 without one."""
+def _pci_link(gpu: Vertex, place: dict[Link, int]) -> tuple[int, int]:
+    """A GPU's PCIe link, up and down; -1 without one."""
     device = gpu.parent
     for link in device.links if device else ():
         if link.type == PathType.PIX:
             back = next((one for one in link.end.links if one.end is device), link)
-            return int(min(link.gb_per_s, back.gb_per_s))
-    return -1
+            return place[link], place[back]
+    return -1, -1

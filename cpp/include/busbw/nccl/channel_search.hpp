@@ -52,7 +52,7 @@ struct SearchNode {
   std::vector<float> links;       ///< what is left of each
   std::vector<SearchPath> paths;  ///< (ends x ends), row after row
   std::vector<SearchNet> nets;
-  std::vector<std::int32_t> gpu_pci_rate;  ///< whole GB/s of each GPU's PCIe link
+  std::vector<std::array<std::int32_t, 2>> gpu_pci;  ///< each GPU's PCIe link, up and down; -1 if none
   bool has_nvswitch = false;
 };
 
@@ -91,7 +91,7 @@ class ChannelSearch {
   static constexpr std::int32_t kPerfect = -1;  ///< steps left after a solution that cannot be bettered
 
   /// Throws std::invalid_argument if sizes do not agree or an index is outside.
-  explicit ChannelSearch(SearchNode node) : node_(std::move(node)), gpus_(static_cast<std::int32_t>(node_.gpu_pci_rate.size())) {
+  explicit ChannelSearch(SearchNode node) : node_(std::move(node)), gpus_(static_cast<std::int32_t>(node_.gpu_pci.size())) {
     const auto ends = static_cast<std::size_t>(gpus_) + node_.nets.size() + (node_.has_nvswitch ? 1U : 0U);
     if (gpus_ == 0) throw std::invalid_argument("a node has at least one GPU");
     if (node_.paths.size() != ends * ends) throw std::invalid_argument("paths must be a square of the ends");
@@ -101,12 +101,15 @@ class ChannelSearch {
       for (const auto& step : path.links)
         if (step.link < 0 || step.link >= links || step.reverse >= links || step.reverse_divisor == 0)
           throw std::invalid_argument("a path has a link that does not exist");
+    for (const auto& ways : node_.gpu_pci)
+      for (const auto link : ways)
+        if (link >= links) throw std::invalid_argument("a GPU has a PCIe link that does not exist");
     for (const auto& net : node_.nets) {
       if (net.paired_gpu >= gpus_) throw std::invalid_argument("a net is paired with a GPU that does not exist");
       for (const auto gpu : net.local_gpus)
         if (gpu < 0 || gpu >= gpus_) throw std::invalid_argument("a net is local to a GPU that does not exist");
     }
-    used_.resize(node_.gpu_pci_rate.size());
+    used_.resize(node_.gpu_pci.size());
   }
 
   std::int32_t gpus() const { return gpus_; }
@@ -116,7 +119,7 @@ class ChannelSearch {
   /// was not enough to try everything. `wish.hops` is left as the try left it.
   std::int32_t attempt(Wish& wish, Channels& best, const NetOrder& order, std::int32_t budget, std::int32_t budget_in_order) {
     if (wish.most_channels < 1 || wish.most_channels > kMostChannels) throw std::invalid_argument("channels must be 1 to 64");
-    if (order.of_gpu.size() != node_.gpu_pci_rate.size()) throw std::invalid_argument("the order of nets lacks GPUs");
+    if (order.of_gpu.size() != node_.gpu_pci.size()) throw std::invalid_argument("the order of nets lacks GPUs");
     now_ = {wish, 0, 0, {}, {}};
     now_.gpus.assign(static_cast<std::size_t>(wish.most_channels) * static_cast<std::size_t>(gpus_), -1);
     now_.nets.assign(static_cast<std::size_t>(wish.most_channels) * 2, -1);
@@ -389,7 +392,7 @@ class ChannelSearch {
   /// GPUs that the channel has not passed yet, the most promising first.
   std::vector<std::int32_t> next_gpus(std::int32_t gpu, std::int32_t step, Turns turns) {
     const std::uint64_t mark = std::uint64_t{1} << now_.channels;
-    // Most important first, smaller is better: rate, PCIe rate and hops of its way from the net; rate and hops from this GPU; distance.
+    // Most important first, smaller is better: rate and hops of its way from the net, what is left of its PCIe link; rate and hops from this GPU; distance.
     using Score = std::array<std::int32_t, 6>;
     std::vector<std::pair<Score, std::int32_t>> scored;
     for (std::int32_t i = 1; i < gpus_; ++i) {
@@ -400,7 +403,7 @@ class ChannelSearch {
       if (turns.to_net != -1) {
         const SearchPath& from_net = path(net_end(net_at(now_.channels, 0)), other);
         score[0] = -whole(from_net.rate);
-        score[1] = -node_.gpu_pci_rate[static_cast<std::size_t>(other)];
+        score[1] = -pci_rest(other);
         score[2] = hops(from_net);
       }
       scored.emplace_back(score, other);
@@ -428,6 +431,13 @@ class ChannelSearch {
     for (const auto one : wanted)
       if (std::find(free.begin(), free.end(), one) != free.end()) next.insert(next.begin(), one);
     return next;
+  }
+
+  /// What is left of a GPU's PCIe link, the scarcer direction.
+  std::int32_t pci_rest(std::int32_t gpu) const {
+    const auto [up, down] = node_.gpu_pci[static_cast<std::size_t>(gpu)];
+    if (up < 0 || down < 0) return -1;
+    return whole(std::min(node_.links[static_cast<std::size_t>(up)], node_.links[static_cast<std::size_t>(down)]));
   }
 
   static std::int32_t whole(float rate) { return static_cast<std::int32_t>(rate); }
