@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from busbw.errors import InputError
 from busbw.nccl.constants import Constants
 from busbw.nccl.settings import Settings
 from busbw.nccl.topology import Kind, Link, PathType, TopologyGraph, Vertex
@@ -41,6 +42,7 @@ class Paths:
         self.settings = settings
         self._most_channels: int = constants.search["max_channels"]
         self._local_rate: float = constants.links["local"]
+        self._back = _reverse_links(graph)
         self._table: dict[tuple[Vertex, Kind], list[Path]] = {}
         self._local: dict[tuple[Vertex, Kind], tuple[list[int], PathType]] = {}
         for kind in (Kind.CPU, Kind.DEV, Kind.GPU, Kind.NET, Kind.NVS):
@@ -177,8 +179,7 @@ class Paths:
                         and (known.gb_per_s < rate or (known.gb_per_s == rate and known.hops > path.hops + 1))
                     )
                     if better:
-                        back = next(one for one in other.links if one.end is vertex and one.type == link.type)
-                        best[other] = Path((back, *path.links), rate, type_)
+                        best[other] = Path((self._back[link], *path.links), rate, type_)
                         following[other] = None
             front = list(following)
         size = len(self.graph.vertices[kind])
@@ -255,6 +256,25 @@ class Paths:
                 if self.net_for(gpu, channel) == net:
                     return gpu
         return None
+
+
+def _reverse_links(graph: TopologyGraph) -> dict[Link, Link]:
+    """For each link the first of its type back. Raises InputError for an NVLink that only one end names."""
+    first: dict[tuple[Vertex, Vertex, PathType], Link] = {}
+    links = [link for vertex in graph.every() for link in vertex.links]
+    for link in links:
+        first.setdefault((link.start, link.end, link.type), link)
+    found = {}
+    for link in links:
+        back = first.get((link.end, link.start, link.type))
+        if back is None:
+            ends = [f"{vertex.kind.name} {vertex.device}" for vertex in (link.start, link.end)]
+            raise InputError(
+                f"{graph.path}: a link of type {link.type.name} leads from {ends[0]} to {ends[1]} and none back. "
+                'Both GPUs of an NVLink must name it in an <nvlink target="...">.'
+            )
+        found[link] = back
+    return found
 
 
 def _hop_type(vertex: Vertex, link: Link, path: Path, most_hops: int) -> PathType:

@@ -1,11 +1,11 @@
 """The channel search: which tries NCCL makes, in which order, until it has the channels of a ring, a tree or of NVLS.
 
-A try (`_search.ChannelSearch`, C++) lays channels at given speeds and distances. First come wishes high, then they are
-lowered one by one until a try succeeds; then speeds are raised as far as they go. Rules after NVIDIA/nccl 2.30.7,
+A try (`_search.ChannelSearch`, C++) lays channels at given speeds and distances. Demands begin high and are lowered one
+by one (`demands`) until a try succeeds; then speeds are raised as far as they go. Rules after NVIDIA/nccl 2.30.7,
 src/graph/search.cc.
 
 The tries are C++ because NCCL's budget is half a million steps: a DGX A100 among others takes 532,480, which took
-39 s in Python and takes 0.1 s here.
+39 s in Python and takes under a second here.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
-import numpy as np
-
-from busbw.nccl._search import Channels, ChannelSearch, Wish
+from busbw.nccl._search import Channels, Wish
+from busbw.nccl.columns import channel_search
 from busbw.nccl.constants import Constants
+from busbw.nccl.demands import Demands, Limits
 from busbw.nccl.graphs import ChannelGraph, Pattern
-from busbw.nccl.paths import Path, Paths
-from busbw.nccl.topology import Kind, Link, PathType, Vertex, float32
+from busbw.nccl.paths import Paths
+from busbw.nccl.topology import Kind, PathType, float32
 
 __all__ = ["NodeSearch"]
 
@@ -42,9 +42,9 @@ class NodeSearch:
         self.max_gb_per_s, self.total_gb_per_s = self._rates()
         """The fastest path between GPU and net, or between GPUs on one node; all NVLinks or the PCIe link of a GPU."""
         self._capability = self.graph.least_capability
-        self._speeds = [float32(speed) for speed in constants.speeds_gb_per_s(self._capability, several_nodes)]
+        self._speeds = tuple(map(float32, constants.speeds_gb_per_s(self._capability, several_nodes)))
         self._order: dict[int, tuple[list[int], list[list[int]]]] = {}
-        self._tries = _channel_search(paths)
+        self._tries = channel_search(paths)
 
     def ring(self) -> ChannelGraph:
         """Rings: as many as fit, up to half of all channels, because each is used twice."""
@@ -77,68 +77,33 @@ class NodeSearch:
             return self._simple_order(best.wish)
         return _as_graph(best, len(self.graph.gpus), self.several_nodes)
 
+    def _budget(self, wish: Wish) -> int:
+        """Steps that a try may take."""
+        limits = self.constants.search
+        steps: int = limits["steps_same_channels"] if wish.same_channels else limits["steps_a_try"]
+        return steps
+
     def _try(self, wish: Wish, best: Channels) -> int:
         """One try; the steps it had left, -1 if nothing can be better."""
-        limits = self.constants.search
-        budget = limits["steps_same_channels"] if wish.same_channels else limits["steps_a_try"]
         nets, nets_of_gpu = self._nets_in_order(wish.type_inter)
-        return self._tries.attempt(wish, best, nets, nets_of_gpu, budget, limits["steps_pci_order"])
-
-    def _is_enough(self, left: int, best: Channels) -> bool:
-        return left == _PERFECT or best.channels * best.wish.inter >= self.total_gb_per_s
+        in_order = self.constants.search["steps_pci_order"]
+        return self._tries.attempt(wish, best, nets, nets_of_gpu, self._budget(wish), in_order)
 
     def _lower_until_found(self, wish: Wish, best: Channels, may_cross: int) -> None:
-        """The first pass: gives up one demand after another, the least dear first, until nothing can be better."""
+        """The first pass: lowers demands until nothing can be better, no demand is left, or the budget is spent."""
         limits = self.constants.search
-        (nearest_intra, nearest_inter), (farthest_intra, farthest_inter) = self._distances()
-        pattern = wish.pattern
-        start = best.wish
-        start.cross_nic = wish.cross_nic = 1 if may_cross == 1 else 0
-        start.same_channels = wish.same_channels = pattern != Pattern.NVLS
-        start.type_intra, start.type_inter = int(nearest_intra), int(nearest_inter)
-        wish.type_intra, wish.type_inter = int(nearest_intra), int(nearest_inter)
-        speed = self._first_speed(wish)
-        wish.intra = wish.inter = self._speeds[speed]
+        demands = Demands(wish, best, self._limits(wish, may_cross))
         budget = limits["steps_in_all"]
-        same_channels_at_first = wish.same_channels
         while True:
-            budget -= limits["steps_same_channels"] if wish.same_channels else limits["steps_a_try"]
+            budget -= self._budget(wish)
             left = self._try(wish, best)
-            if self._is_enough(left, best):
+            if left == _PERFECT or best.channels * best.wish.inter >= self.total_gb_per_s:
                 return
-            through_amd = self.graph.cpu_model == "amd" and wish.type_intra == PathType.SYS
-            if wish.same_channels and not through_amd:
-                wish.same_channels = False
+            if demands.let_channels_differ():
                 continue
-            wish.same_channels = same_channels_at_first
             budget += left
-            if budget < 0 and best.channels:
+            if (budget < 0 and best.channels) or not demands.lower():
                 return
-            if self._capability >= _HOPPER and wish.pattern == Pattern.BALANCED_TREE:
-                wish.pattern = int(Pattern.TREE)
-                continue
-            wish.pattern = best.wish.pattern
-            none_yet = best.channels == 0
-            limit = wish.type_inter if self.several_nodes else farthest_intra
-            if wish.type_intra < limit and (none_yet or wish.type_intra < best.wish.type_intra):
-                wish.type_intra += 1
-                continue
-            wish.type_intra = int(nearest_intra)
-            farther = wish.type_inter < farthest_inter and self.several_nodes
-            if farther and (none_yet or wish.type_inter < best.wish.type_inter or wish.type_inter < PathType.PXN):
-                wish.type_inter += 1
-                continue
-            wish.type_inter = int(nearest_inter)
-            if may_cross == 2 and wish.cross_nic == 0 and best.wish.pattern in (Pattern.RING, Pattern.BALANCED_TREE):
-                wish.cross_nic = 2
-                continue
-            wish.cross_nic = 1 if may_cross == 1 else 0
-            last = speed == len(self._speeds) - 1
-            worth = none_yet or (not last and self._speeds[speed + 1] / best.wish.inter > limits["slowest_kept_share"])
-            if last or not worth:
-                return
-            speed += 1
-            wish.intra = wish.inter = self._speeds[speed]
 
     def _raise_while_found(self, best: Channels) -> None:
         """The second pass: the same channels at higher speeds; rings at both, trees inside the node, NVLS between."""
@@ -216,6 +181,22 @@ class NodeSearch:
             pci = [link.gb_per_s for link in device.links if link.type == PathType.PIX]
             total = max(total, nvlinks, pci[-1] if pci else 0.0)
         return fastest, total
+
+    def _limits(self, wish: Wish, may_cross: int) -> Limits:
+        nearest, farthest = self._distances()
+        return Limits(
+            nearest_intra=nearest[0],
+            farthest_intra=min(farthest[0], PathType.NET),
+            nearest_inter=nearest[1],
+            farthest_inter=min(farthest[1], PathType.NET),
+            speeds=self._speeds,
+            first_speed=self._first_speed(wish),
+            slowest_kept_share=self.constants.search["slowest_kept_share"],
+            cross_nic=may_cross,
+            simpler_trees=self._capability >= _HOPPER,
+            channels_apart=self.graph.cpu_model != "amd",
+            several_nodes=self.several_nodes,
+        )
 
     def _first_speed(self, wish: Wish) -> int:
         devices = len(self.graph.vertices[Kind.DEV])
@@ -312,81 +293,3 @@ def _as_graph(found: Channels, gpus: int, several_nodes: bool) -> ChannelGraph:
         gpus=tuple(rows),
         nets=tuple(nets),
     )
-
-
-def _channel_search(paths: Paths) -> ChannelSearch:
-    """The node as the columns that tries work on. Ends of paths: GPUs, then nets, then the NVSwitch."""
-    graph = paths.graph
-    switches = graph.vertices[Kind.NVS][:1]
-    ends: list[Vertex] = [*graph.gpus, *graph.nets, *switches]
-    links = [link for vertex in graph.every() for link in vertex.links]
-    place = {link: i for i, link in enumerate(links)}
-    types: list[int] = []
-    rates: list[float] = []
-    begin, steps = [0], list[int]()
-    for start in ends:
-        for kind, count in ((Kind.GPU, len(graph.gpus)), (Kind.NET, len(graph.nets)), (Kind.NVS, len(switches))):
-            found = paths.of(start, kind)
-            for index in range(count):
-                path = found[index] if found else None
-                types.append(int(path.type) if path else int(PathType.DIS))
-                rates.append(path.gb_per_s if path else 0.0)
-                if path:
-                    steps += _steps(start, path, place)
-                begin.append(len(steps) // 4)
-    asics = {net.asic: i for i, net in enumerate(graph.nets)}
-    local = [paths.local(net, Kind.GPU) for net in graph.nets]
-    net_numbers = [
-        figure
-        for i, net in enumerate(graph.nets)
-        for figure in (
-            asics[net.asic],
-            net.port,
-            net.rail,
-            net.plane,
-            -1 if paths.gpu_of_net[i] is None else paths.gpu_of_net[i],
-            int(local[i][1] != PathType.DIS),
-        )
-    ]
-    return ChannelSearch(
-        np.array([link.gb_per_s for link in links], np.float32),
-        np.array(types, np.int32),
-        np.array(rates, np.float32),
-        np.array(begin, np.int32),
-        np.array(steps, np.int32),
-        np.array([net.net_gb_per_s for net in graph.nets], np.float32),
-        np.array([net.latency_us for net in graph.nets], np.float32),
-        np.array(net_numbers, np.int32),
-        [gpus for gpus, _ in local],
-        np.array([end for gpu in graph.gpus for end in _pci_link(gpu, place)], np.int32),
-        bool(switches),
-    )
-
-
-_BEFORE_AMPERE = 80
-
-
-def _steps(start: Vertex, path: Path, place: dict[Link, int]) -> Iterator[int]:
-    """Four numbers a link: itself, the reverse link that is loaded too, the divisor of that share, the peer overhead."""
-    through_intel = any(link.end.kind is Kind.CPU and link.end.cpu_model == "intel" for link in path.links)
-    overhead = path.type == PathType.PHB and start.kind is Kind.GPU and through_intel
-    for link in path.links:
-        divisor = 0
-        if link.end.kind is Kind.DEV and link.end.capability < _BEFORE_AMPERE and start.kind is not Kind.GPU:
-            divisor = 8
-        elif link.end.kind is Kind.CPU and link.end.cpu_model == "power" and link.type == PathType.NVL:
-            divisor = 1
-        reverse = -1
-        if divisor:
-            reverse = place[next(back for back in link.end.links if back.end is link.start and back.type == link.type)]
-        yield from (place[link], reverse, divisor or 1, int(overhead and link.type == PathType.PIX))
-
-
-def _pci_link(gpu: Vertex, place: dict[Link, int]) -> tuple[int, int]:
-    """A GPU's PCIe link, up and down; -1 without one."""
-    device = gpu.parent
-    for link in device.links if device else ():
-        if link.type == PathType.PIX:
-            back = next((one for one in link.end.links if one.end is device), link)
-            return place[link], place[back]
-    return -1, -1

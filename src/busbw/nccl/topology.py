@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from enum import Enum, IntEnum
+from enum import IntEnum
 from typing import Any
 
 import numpy as np
@@ -33,16 +33,16 @@ from busbw.nccl.constants import Constants
 __all__ = ["Kind", "Link", "PathType", "TopologyGraph", "Vertex", "float32", "topology_graph"]
 
 
-class Kind(Enum):
+class Kind(IntEnum):
     """What a vertex is, in NCCL's words; DEV is the GPU as a device, GPU a rank's view of it."""
 
-    GPU = "GPU"
-    PCI = "PCI"
-    NVS = "NVS"
-    CPU = "CPU"
-    NIC = "NIC"
-    NET = "NET"
-    DEV = "DEV"
+    GPU = 0
+    PCI = 1
+    NVS = 2
+    CPU = 3
+    NIC = 4
+    NET = 5
+    DEV = 6
 
 
 class PathType(IntEnum):

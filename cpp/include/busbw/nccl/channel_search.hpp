@@ -391,14 +391,14 @@ class ChannelSearch {
 
   /// GPUs that the channel has not passed yet, the most promising first.
   std::vector<std::int32_t> next_gpus(std::int32_t gpu, std::int32_t step, Turns turns) {
-    const std::uint64_t mark = std::uint64_t{1} << now_.channels;
+    if (node_.has_nvswitch) return next_neighbours(gpu);
     // Most important first, smaller is better: rate and hops of its way from the net, what is left of its PCIe link; rate and hops from this GPU; distance.
     using Score = std::array<std::int32_t, 6>;
     std::vector<std::pair<Score, std::int32_t>> scored;
     for (std::int32_t i = 1; i < gpus_; ++i) {
       const std::int32_t other = (gpu + i) % gpus_;
+      if (!is_free(gpu, other)) continue;
       const SearchPath& way = path(gpu, other);
-      if (way.links.empty() || (used_[static_cast<std::size_t>(other)] & mark) != 0) continue;
       Score score{0, 0, 0, -whole(way.rate), hops(way), i};
       if (turns.to_net != -1) {
         const SearchPath& from_net = path(net_end(net_at(now_.channels, 0)), other);
@@ -415,21 +415,25 @@ class ChannelSearch {
     std::vector<std::int32_t> next;
     next.reserve(scored.size());
     for (const auto& one : scored) next.push_back(one.second);
-    return node_.has_nvswitch ? neighbours_of(gpu, next) : next;
+    return next;
+  }
+
+  /// Whether the channel has not passed a GPU and there is a way to it.
+  bool is_free(std::int32_t from, std::int32_t gpu) const {
+    const std::uint64_t mark = std::uint64_t{1} << now_.channels;
+    return !path(from, gpu).links.empty() && (used_[static_cast<std::size_t>(gpu)] & mark) == 0;
   }
 
   /// With an NVSwitch only the neighbours by number, so that a GPU has few peers; the last named is tried first.
-  std::vector<std::int32_t> neighbours_of(std::int32_t gpu, const std::vector<std::int32_t>& free) const {
+  std::vector<std::int32_t> next_neighbours(std::int32_t gpu) const {
     const std::int32_t before = (gpu - 1 + gpus_) % gpus_;
     const std::int32_t after = (gpu + 1) % gpus_;
-    std::vector<std::int32_t> wanted;
-    if (now_.wish.pattern == Pattern::kRing) wanted = {after, before};
-    else if (now_.wish.pattern == Pattern::kTree) wanted = {after};
-    else wanted = {before, after};
-    if (before == after) wanted.resize(1);
     std::vector<std::int32_t> next;
-    for (const auto one : wanted)
-      if (std::find(free.begin(), free.end(), one) != free.end()) next.insert(next.begin(), one);
+    if (now_.wish.pattern == Pattern::kTree) next = {after};
+    else if (before == after) next = {after};
+    else if (now_.wish.pattern == Pattern::kRing) next = {before, after};
+    else next = {after, before};
+    std::erase_if(next, [&](std::int32_t other) { return !is_free(gpu, other); });
     return next;
   }
 
