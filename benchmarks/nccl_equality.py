@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from busbw.errors import InputError
 from busbw.hardware.formats import NcclTopology, read_nccl_topology
 from busbw.nccl import Algorithm, Communicator, Function, Protocol, communicator
 
@@ -48,6 +49,13 @@ class Equality:
     differences: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
+    def refuse(self, entry: dict[str, Any], why: str) -> None:
+        """Counts everything recorded of a setup that our model refuses as different."""
+        self.setups += 1
+        self.cells += len(entry["cells"])
+        self.choices += len(entry["choices"])
+        self.differences.append(why)
+
     @property
     def shares(self) -> tuple[float, float]:
         """Of cells and of choices; 0 where there are none."""
@@ -62,11 +70,19 @@ def compare_folder(folder: Path) -> Equality:
         if recorded is None:
             equality.notes.append(f"{xml.name}: nothing recorded beside it")
             continue
-        topology, losses = read_nccl_topology(xml.read_bytes(), str(xml))
+        try:
+            topology, losses = read_nccl_topology(xml.read_bytes(), str(xml))
+            text = gzip.decompress(recorded.read_bytes()) if recorded.suffix == ".gz" else recorded.read_bytes()
+            entries = json.loads(text)
+        except (InputError, OSError, EOFError, ValueError) as error:
+            equality.differences.append(f"{xml.stem}: cannot be read: {error}")
+            continue
         equality.notes += [str(loss) for loss in losses]
-        text = gzip.decompress(recorded.read_bytes()) if recorded.suffix == ".gz" else recorded.read_bytes()
-        for entry in json.loads(text):
-            _compare(equality, xml.stem, topology, entry)
+        for entry in entries:
+            try:
+                _compare(equality, xml.stem, topology, entry)
+            except InputError as error:
+                equality.refuse(entry, f"{xml.stem}, {entry['nodes']} nodes: refused: {error}")
     return equality
 
 

@@ -33,16 +33,16 @@ def channel_search(paths: Paths) -> ChannelSearch:
                 if path:
                     steps += _steps(start, path, place)
                 begin.append(len(steps) // 4)
-    asics = {net.asic: i for i, net in enumerate(graph.nets)}
+    asics, ports, rails, planes = (_numbered(values) for values in _names(graph.nets))
     local = [paths.local(net, Kind.GPU) for net in graph.nets]
     net_numbers = [
         figure
         for i, net in enumerate(graph.nets)
         for figure in (
             asics[net.asic],
-            net.port,
-            net.rail,
-            net.plane,
+            ports[net.port],
+            rails[net.rail],
+            planes[net.plane],
             -1 if paths.gpu_of_net[i] is None else paths.gpu_of_net[i],
             int(local[i][1] != PathType.DIS),
         )
@@ -60,6 +60,21 @@ def channel_search(paths: Paths) -> ChannelSearch:
         np.array([end for gpu in graph.gpus for end in _pci_link(gpu, place)], np.int32),
         bool(switches),
     )
+
+
+def _names(nets: list[Vertex]) -> tuple[list[int], list[int], list[int], list[int]]:
+    """What tells nets apart: adapter, port, rail, plane."""
+    return (
+        [net.asic for net in nets],
+        [net.port for net in nets],
+        [net.rail for net in nets],
+        [net.plane for net in nets],
+    )
+
+
+def _numbered(names: list[int]) -> dict[int, int]:
+    """Small numbers for names of any size; -1, unknown, stays -1."""
+    return {name: -1 if name == -1 else place for place, name in enumerate(dict.fromkeys(names))}
 
 
 _AMPERE = 80

@@ -87,9 +87,14 @@ class Paths:
         return found, type_
 
     def local_cpu(self, gpu: int) -> int:
-        """The CPU of a GPU: of the local ones the one with fewest hops."""
+        """The CPU of a GPU: of the local ones the one with fewest hops. Raises InputError where none is reached."""
         paths = self.gpu_to(gpu, Kind.CPU)
-        return min(self.local(self.graph.gpus[gpu], Kind.CPU)[0], key=lambda cpu: paths[cpu].hops)
+        near, _ = self.local(self.graph.gpus[gpu], Kind.CPU)
+        if not near:
+            raise InputError(
+                f"{self.graph.path}: no way from GPU {self.graph.gpus[gpu].device} to a CPU. Is the file cut?"
+            )
+        return min(near, key=lambda cpu: paths[cpu].hops)
 
     def net_for(self, gpu: int, channel: int) -> int | None:
         """The net a GPU takes for a channel, so that GPUs that share nets begin at different ones; None without nets."""

@@ -266,7 +266,7 @@ class _Builder:
         if cpu.architecture.startswith("x86_64") and vendor == "GenuineIntel":
             family, model = self._integer(cpu, "familyid"), self._integer(cpu, "modelid")
             newest_first = between["intel_by_model"]
-            at_least = model if family == 6 else 0
+            at_least = max(model, 0) if family == 6 else 0
             return "intel", next(rate for least, rate in newest_first if at_least >= least)
         if vendor == "AuthenticAMD":
             return "amd", between["amd"]
@@ -300,6 +300,8 @@ class _Builder:
 
     def _pci_rate(self, pci: Pci) -> float:
         width = self._integer(pci, "link_width") or self.rates["pci_width_unknown"]
+        if width < 0:
+            raise self._error(pci, f"has link_width={width}; lanes are 1, 2, 4, 8, 16, or 0 for unknown")
         speed = pci.get("link_speed") or ""
         known = self.rates["pci_lane_100mbit"].items()
         lane = next((rate for text, rate in known if speed.startswith(text)), self.rates["pci_lane_100mbit_unknown"])
@@ -317,6 +319,8 @@ class _Builder:
             raise self._error(gpu, "is a partition of a GPU (mlopart), which is not modelled")
         device = self.graph.find(Kind.DEV, (host, bus_id))
         number, capability = self._integer(gpu, "dev"), self._integer(gpu, "sm")
+        if capability < 0:
+            raise self._error(gpu, f"has sm={capability}; a compute capability reads like 90")
         if device is None:
             device = self.graph.add(Vertex(Kind.DEV, (host, bus_id), device=number, capability=capability))
             _join(device, parent, PathType.PIX, rate)
