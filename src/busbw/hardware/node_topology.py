@@ -66,9 +66,9 @@ class _Builder:
         self.c2c = ("arch", "arm64") in self.cpu
 
     def cpus(self, host: int) -> list[Cpu]:
-        """The NUMA nodes of one host."""
+        """The NUMA nodes of one host, in the order of their first GPU, in which NCCL meets them."""
         found = []
-        for numa in self.node.numa_nodes:
+        for numa in dict.fromkeys(root.numa_node for root in self.node.pcie):
             attributes = (("host_hash", hex(host + 1)), ("numaid", str(numa)), *self.cpu)
             roots = [(i, root) for i, root in enumerate(self.node.pcie) if root.numa_node == numa]
             children = [child for i, root in roots for child in self._root(host, i, root)]
