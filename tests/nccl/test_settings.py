@@ -175,6 +175,10 @@ def test_impossible_counts_are_refused(dgx_h100):
         communicator(dgx_h100, 1).choice("all_to_all", 8)
 
 
+def test_no_sizes_are_no_choices(dgx_h100):
+    assert len(communicator(dgx_h100, 2).choices(Function.AllReduce, [])) == 0
+
+
 def test_a_version_without_recordings_says_that_it_is_unverified(dgx_h100):
     newer = communicator(dgx_h100, 2, version="2.32.3")
     assert not newer.constants.verified

@@ -2,6 +2,8 @@
 
 Rules after NVIDIA/nccl 2.30.7, src/graph/tuning.cc and src/enqueue.cc. Sizes are `size_bytes`, the larger of a rank's
 send and receive buffers, so the whole for all_gather and reduce_scatter. One collective at a time, without plugins.
+NCCL multiplies channels, threads and bytes a thread in 32 bits, which overflows for Ring LL from some 8,000 ranks with
+64 channels on; here it does not.
 """
 
 from __future__ import annotations
@@ -124,8 +126,8 @@ def estimated_times_us(table: CostTable, function: Function, size_bytes: IntArra
         long = size_bytes // (inputs.channels * inputs.ranks) >= plateau["from_bytes_a_channel_and_rank"]
         if inputs.nodes > 1:
             factor = plateau["before_ampere" if inputs.least_capability < 80 else "ampere_and_after"]
-            slower = (np.float64(latency[0, Algorithm.Ring, Protocol.Simple]) * factor).astype(np.float32)
-            latency[long, Algorithm.Ring, Protocol.Simple] = slower
+            alone = np.float64(table.latency_us[function, Algorithm.Ring, Protocol.Simple])
+            latency[long, Algorithm.Ring, Protocol.Simple] = np.float32(alone * factor)
     with np.errstate(divide="ignore"):
         wire = size_bytes.astype(np.float32)[:, None, None] / (np.float32(1000) * rate)
     times = np.where(rate > 0, latency + wire, np.float32(np.inf)).astype(np.float32)
