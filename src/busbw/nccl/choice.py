@@ -147,7 +147,7 @@ def choose(table: CostTable, function: Function, size_bytes: IntArray, call: Cal
         ring, simple = one * Algorithm.Ring, one * Protocol.Simple
         return Choices(function, size_bytes, ring, simple, one, one, zero.astype(np.float32))
     times = estimated_times_us(table, function, size_bytes, call)
-    flat = times.reshape(count, -1)
+    flat = times.reshape(count, len(Algorithm) * len(Protocol))
     best = flat.argmin(axis=1)  # the first of equals, as in NCCL's loop over algorithms
     time_us = flat[np.arange(count), best]
     if np.isinf(time_us).any():

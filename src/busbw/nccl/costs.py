@@ -323,7 +323,7 @@ def _max_threads(inputs: CostInputs, constants: Constants, settings: Settings) -
     limits = constants.threads
     threads = np.full((len(Algorithm), len(Protocol)), 0, np.int64)
     threads[[*_COLLNET, *_NVLS], Protocol.Simple] = limits["most"]
-    ring_rate = inputs.ring.intra_gb_per_s * inputs.ring.channels
+    ring_rate = float32(inputs.ring.intra_gb_per_s * inputs.ring.channels)
     slow = ring_rate <= limits["slow_ring_up_to"]
     simple = {Algorithm.Ring: limits["simple_slow_ring" if slow else "simple"], Algorithm.Tree: limits["simple"]}
     for algorithm, default in simple.items():

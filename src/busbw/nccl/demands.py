@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from busbw.nccl._search import Channels, Wish
 from busbw.nccl.graphs import Pattern
-from busbw.nccl.topology import PathType
+from busbw.nccl.topology import PathType, float32
 
 __all__ = ["Demands", "Limits"]
 
@@ -117,7 +117,7 @@ class Demands:
         if self._speed + 1 == len(speeds):
             return False
         following = speeds[self._speed + 1]
-        if best.channels and following / best.wish.inter <= self.limits.slowest_kept_share:
+        if best.channels and float32(following / best.wish.inter) <= self.limits.slowest_kept_share:
             return False
         self._speed += 1
         self.wish.intra = self.wish.inter = following

@@ -97,7 +97,7 @@ class NodeSearch:
         while True:
             budget -= self._budget(wish)
             left = self._try(wish, best)
-            if left == _PERFECT or best.channels * best.wish.inter >= self.total_gb_per_s:
+            if left == _PERFECT or float32(best.channels * best.wish.inter) >= self.total_gb_per_s:
                 return
             if demands.let_channels_differ():
                 continue
@@ -202,11 +202,11 @@ class NodeSearch:
         devices = len(self.graph.vertices[Kind.DEV])
         total = self.total_gb_per_s
         if devices > 1 and wish.pattern != Pattern.RING:  # others do not come back to where they began
-            total *= devices / (devices - 1)
+            total = float32(total * (devices / (devices - 1)))
         fits = (
             i
             for i, speed in enumerate(self._speeds)
-            if speed <= self.max_gb_per_s and speed * wish.least_channels <= total
+            if speed <= self.max_gb_per_s and float32(speed * wish.least_channels) <= total
         )
         return next(fits, len(self._speeds) - 1)
 
