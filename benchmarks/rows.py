@@ -56,7 +56,7 @@ class Benchmark:
     what: str
     unit: str
     bar: tuple[str, Sequence[float]]
-    """How the value compares (>=, <=, <, ==) and with what; one figure a part of the value. Parts that compare differently: ">=;<=" """
+    """How the value compares (>=, <=, <, ==; with a semicolon between where its parts compare differently) and with what; one figure a part."""
     measure: Callable[[Options], Measured]
     sized: bool = False
     """Whether the value means nothing with --smoke, so that its bar is not judged then."""
@@ -112,7 +112,7 @@ def measure(group: str, benchmarks: Sequence[Benchmark], options: Options) -> It
             f"python -m benchmarks {group} --only {benchmark.id}",
             measured.peers,
             reason,
-            _bar_text(benchmark.bar),
+            _shown_bar(benchmark.bar),
             None if options.smoke and benchmark.sized else _holds(measured.value, benchmark.bar),
             time.monotonic() - begun,
         )
@@ -123,20 +123,20 @@ def _holds(value: Value, bar: tuple[str, Sequence[float]]) -> bool | None:
         return None
     parts = value if isinstance(value, list) else [value]
     return len(parts) == len(bar[1]) and all(
-        math.isfinite(part) and _HOLDS[how](part, limit)
-        for part, how, limit in zip(parts, _comparisons(bar), bar[1], strict=True)
+        math.isfinite(part) and _HOLDS[sign](part, limit)
+        for part, limit, sign in zip(parts, bar[1], _signs(bar), strict=True)
     )
 
 
-def _comparisons(bar: tuple[str, Sequence[float]]) -> list[str]:
-    each = bar[0].split(";")
-    return each * len(bar[1]) if len(each) == 1 else each
+def _signs(bar: tuple[str, Sequence[float]]) -> list[str]:
+    signs = bar[0].split(";")
+    return signs if len(signs) > 1 else signs * len(bar[1])
 
 
-def _bar_text(bar: tuple[str, Sequence[float]]) -> str:
-    if ";" in bar[0]:
-        return "; ".join(f"{how} {limit:g}" for how, limit in zip(_comparisons(bar), bar[1], strict=True))
-    return f"{bar[0]} {'; '.join(f'{limit:g}' for limit in bar[1])}"
+def _shown_bar(bar: tuple[str, Sequence[float]]) -> str:
+    if ";" not in bar[0]:
+        return f"{bar[0]} {'; '.join(f'{limit:g}' for limit in bar[1])}"
+    return "; ".join(f"{sign} {limit:g}" for sign, limit in zip(_signs(bar), bar[1], strict=True))
 
 
 def print_table(rows: Iterator[Row]) -> list[Row]:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import busbw
 
-sys.path.insert(0, str(Path(__file__).parent / "_ext"))
+sys.path[:0] = [str(Path(__file__).parent / "_ext"), str(Path(__file__).parents[1])]
 
 project = "busbw"
 author = "The busbw authors"

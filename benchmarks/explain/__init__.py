@@ -1,8 +1,7 @@
-"""The figures of reading, storing and explaining: E1 to E9."""
+"""The figures of reading, storing and explaining: E1 to E9, and R1 to R8 (causes.py)."""
 
 from __future__ import annotations
 
-import functools
 import subprocess
 import sys
 import tempfile
@@ -10,13 +9,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from benchmarks.explain import triage
+from benchmarks.explain import causes
+from benchmarks.explain.triage import CASES, scored
 from benchmarks.rows import Benchmark, Measured, NotMeasurableError, Options
 
 __all__ = ["BENCHMARKS"]
 
 _REPOSITORY = Path(__file__).parents[2]
-_CASES = _REPOSITORY / "tests" / "diagnosis" / "cases"
 _SEED = 1
 
 _SCAN_BYTES, _SCAN_SMOKE_BYTES = 100_000_000, 8_000_000
@@ -25,23 +24,6 @@ _HOSTILE_BYTES, _HOSTILE_SMOKE_BYTES = 50_000_000, 2_000_000
 _KILLS, _KILLS_SMOKE = 100, 4
 _COMMANDS, _COMMANDS_SMOKE = 60, 3
 _PAIRS, _PAIRS_SMOKE = 10, 1
-_SMOKE_CASES = 5
-"""Every fifth case with --smoke."""
-
-
-@functools.cache
-def _score(folder: Path, every: int) -> triage.Score:
-    cases = triage.load_cases(folder)[::every]
-    return triage.score(cases, triage.explained(cases))
-
-
-def _scored(options: Options) -> triage.Score:
-    folder = options.cases or _CASES
-    if not (folder / "acceptable.json").exists():
-        raise NotMeasurableError(
-            f"{folder}: no triage cases there (acceptable.json is missing); name a folder with --cases"
-        )
-    return _score(folder, _SMOKE_CASES if options.smoke else 1)
 
 
 def _known(options: Options) -> str:
@@ -49,21 +31,23 @@ def _known(options: Options) -> str:
 
 
 def _root_cause_first(options: Options) -> Measured:
-    scored = _scored(options)
-    if not scored.decided:
+    score = scored(options)
+    if not score.decided:
         raise NotMeasurableError("no case of a fault among the cases")
-    note = f"{len(scored.right)} of {scored.decided} cases, {len(scored.undecidable)} undecidable left out{_known(options)}"
-    if scored.missed:
-        note += f"; missed: {', '.join(scored.missed)}"
-    return Measured(len(scored.right) / scored.decided, note=note)
+    note = (
+        f"{len(score.right)} of {score.decided} cases, {len(score.undecidable)} undecidable left out{_known(options)}"
+    )
+    if score.missed:
+        note += f"; missed: {', '.join(score.missed)}"
+    return Measured(len(score.right) / score.decided, note=note)
 
 
 def _false_alarms(options: Options) -> Measured:
-    scored = _scored(options)
-    note = f"{len(scored.healthy)} healthy cases{_known(options)}"
-    if scored.false_alarms or scored.broken:
-        note += f"; alarms: {', '.join(scored.false_alarms) or 'none'}; broken: {', '.join(scored.broken) or 'none'}"
-    return Measured([len(scored.false_alarms), len(scored.broken)], note=note)
+    score = scored(options)
+    note = f"{len(score.healthy)} healthy cases{_known(options)}"
+    if score.false_alarms or score.broken:
+        note += f"; alarms: {', '.join(score.false_alarms) or 'none'}; broken: {', '.join(score.broken) or 'none'}"
+    return Measured([len(score.false_alarms), len(score.broken)], note=note)
 
 
 def _scan_rate(options: Options) -> Measured:
@@ -141,7 +125,7 @@ def _ten_files() -> Iterator[Path]:
             (folder / f"dmesg-{host}.txt").write_text(kernel, encoding="utf-8")
         for file, report in _SICK.items():
             with (folder / file).open("ab") as out:
-                out.write((_CASES / report).read_bytes())
+                out.write((CASES / report).read_bytes())
         rows = "".join(
             f"{2**i:12d} {2**i // 4:12d} float sum -1 {20 + 2**i / 4e5:10.2f} {1:6.2f} {1:6.2f} 0\n"
             for i in range(3, 34)
@@ -226,4 +210,5 @@ BENCHMARKS = (
     Benchmark(
         "E9", "unusable inputs: one clear line, status 2, nothing written", "of 5", ("==", [5]), _unusable_inputs
     ),
+    *causes.BENCHMARKS,
 )

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TypeVar
 
-__all__ = ["write_log"]
+__all__ = ["RankLog", "write_log"]
 
 _T = TypeVar("_T")
 
@@ -53,6 +53,33 @@ def write_log(path: Path, size_bytes: int, seed: int, ranks: int = 64, nodes: in
             op_count += 1
 
 
+class RankLog:
+    """The log of a job written to a file a rank (NCCL_DEBUG_FILE)."""
+
+    def __init__(self, chance: random.Random, ranks: int, nodes: int) -> None:
+        self._job = _Job(chance, ranks, nodes)
+        alone = _Job(chance, 1, 1)
+        blocks = [alone.calls(chance) for _ in range(_BLOCKS)]
+        numbers = {
+            "op": "2f",
+            "bytes": 1 << 20,
+            "step": 47,
+            "loss": "2.71",
+            "count1": 1 << 20,
+            "count2": 1 << 19,
+            "count4": 1 << 18,
+        }
+        calls = "".join(template % tuple(numbers[slot] for slot in slots) for template, slots in blocks)
+        self._calls = calls.replace("[nranks=1]", f"[nranks={ranks}]")
+        self._head = alone.heads[0]
+
+    def text(self, rank: int, size_bytes: int) -> bytes:
+        """What that rank printed: its start-up, then calls until the size is reached."""
+        start = "".join(self._job.start_up_of(rank)).encode()
+        calls = self._calls.replace(self._head, self._job.heads[rank]).encode()
+        return start + calls * max(1, (size_bytes - len(start)) // len(calls))
+
+
 class _Job:
     """Heads of all ranks and the lines that each prints."""
 
@@ -87,9 +114,10 @@ class _Job:
 
     def start_up(self) -> list[list[str]]:
         """What each rank prints until its communicator is ready."""
-        return [list(self._start_up_of(r)) for r in range(self.ranks)]
+        return [list(self.start_up_of(r)) for r in range(self.ranks)]
 
-    def _start_up_of(self, r: int) -> Iterator[str]:
+    def start_up_of(self, r: int) -> Iterator[str]:
+        """The same of one rank."""
         info = self.heads[r] + "INFO "
         node, local = divmod(r, self.local_ranks)
         comm, commid = self.comms[r], "0xd3a1f06c4b7e9921"

@@ -150,13 +150,37 @@ void times() {
   CHECK_EQUAL(parse_line_head("2026-01-02 03:04:05").message, "2026-01-02 03:04:05");  // what `date` prints
 }
 
+/// UCX and UCC (ucs/debug/log.c) and the kernel (dmesg -T) say when; UCX also which process. 1796042045 s: 2026-11-30 12:34:05 UTC.
+void ucx_and_kernel_heads() {
+  constexpr std::int64_t kSecond = 1'000'000'000, kTime = 1796042045 * kSecond;
+  const LineHead ucx = parse_line_head("[1796042045.071678] [host0:8787 :0]     ucp_context.c:2725 UCX  INFO  Version 1.22.0");
+  CHECK_EQUAL(ucx.time_ns, kTime + 71'678'000);
+  CHECK_EQUAL(ucx.host, "host0");
+  CHECK_EQUAL(ucx.pid, 8787);
+  CHECK_EQUAL(ucx.tid, 0);
+  CHECK_EQUAL(ucx.message, "ucp_context.c:2725 UCX  INFO  Version 1.22.0");
+  const LineHead ranked = parse_line_head("[1,3]<stderr>:[1796042045.07] [host-1.example:12:a] ib_log.c:246 UCX ERROR x");
+  CHECK_EQUAL(ranked.rank, 3);
+  CHECK_EQUAL(ranked.host, "host-1.example");
+  CHECK_EQUAL(ranked.tid, kUnknown);
+  CHECK_EQUAL(ranked.message, "ib_log.c:246 UCX ERROR x");
+  const LineHead kernel = parse_line_head("[Mon Nov 30 12:34:05 2026] NVRM: Xid (PCI:0000:1b:00): 79");
+  CHECK_EQUAL(kernel.time_ns, kTime);
+  CHECK_EQUAL(kernel.message, "NVRM: Xid (PCI:0000:1b:00): 79");
+  CHECK_EQUAL(parse_line_head("[Sat Aug  1 10:20:41 2026] x").time_ns, 1785579641 * kSecond);
+}
+
 /// What looks like a prefix and is none stays.
 void near_misses() {
   const std::vector<std::string> untouched{
       "12:34:56 text",
       "12:34:56.789 text",
-      "[1668693503.47] [host0:12:0] ib_log.c:246 UCX ERROR ibv_create_cq failed",
-      "[1668693503.470000] [host0:12:0]     ib_log.c:246  UCX  ERROR x",
+      "[1668693503.47] host0:12:0 ib_log.c:246 UCX ERROR ibv_create_cq failed",
+      "[123.470000] [host0:12:0] text",
+      "[1668693503.470000] [epoch:5] text",
+      "[1668693503.470000] [12:34:56] text",
+      "[  123.456789] NVRM: x",
+      "[Mon Nov 31x09:00:00 2026] NVRM: x",
       "the answer is 2: two",
       "| a | b |",
       "|a-1 | b |",
@@ -233,6 +257,7 @@ int main() {
   launcher_prefixes();
   syslog_names_the_host();
   times();
+  ucx_and_kernel_heads();
   near_misses();
   a_number_behind_a_label_is_text();
   a_time_is_no_process();

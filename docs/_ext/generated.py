@@ -12,6 +12,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from unseen_reports import case_reliability, case_rounds, cases
+
 from busbw.diagnosis.findings import kinds
 from busbw.diagnosis.rules import RULES
 from busbw.hardware import load_catalogue, load_nodes
@@ -140,7 +142,11 @@ def switches() -> str:
 
 
 PARTS: dict[str, Callable[[], str]] = {
-    part.__name__: part for part in (rules, finding_kinds, tables, readers, accelerators, nodes, nics, switches)
+    part.__name__: part
+    for part in (
+        *(rules, finding_kinds, tables, readers, accelerators, nodes, nics, switches),
+        *(case_rounds, case_reliability, cases),
+    )
 }
 
 

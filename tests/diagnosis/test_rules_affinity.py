@@ -6,6 +6,8 @@ import pytest
 
 from .told import Case, check, fires, near_miss
 
+TOPOLOGY = "\tGPU0\tGPU1\tCPU Affinity\tNUMA Affinity\nGPU0\t X \tSYS\t0-31\t0\n> GPU1\tSYS\t X \t32-63\t1\n"
+
 CASES = (
     fires("narrowed_mask", "cpu-affinity-pinning", """
         > cn17:611:640 [3] NCCL INFO Setting affinity for GPU 3 to 02
@@ -38,6 +40,18 @@ CASES = (
         NIC0    PIX     SYS      X      SYS
         NIC1    SYS     PIX     SYS      X
     """),
+    fires("bound_to_the_other_socket", "numa-misplacement", {"topo.txt": TOPOLOGY, "nccl.log": """\
+        cn17:610:639 [0] NCCL INFO Setting affinity for GPU 0 to ffff
+        > cn17:611:640 [1] NCCL INFO Setting affinity for GPU 1 to ffffffff
+    """}, severity="major"),
+    near_miss("bound_to_the_other_socket", "the mask overlaps the GPU's CPUs", {"topo.txt": TOPOLOGY.replace("> ", ""), "nccl.log": """\
+        cn17:611:640 [1] NCCL INFO Setting affinity for GPU 1 to ffffffff,ffffffff
+    """}),
+    near_miss("bound_to_the_other_socket", "only some GPUs are visible, and nobody says which", {"topo.txt": TOPOLOGY.replace("> ", ""), "nccl.log": """\
+        cn17:611:640 [0] NCCL INFO CUDA_VISIBLE_DEVICES set by environment to 0
+        cn17:611:640 [1] NCCL INFO Setting affinity for GPU 1 to ffffffff
+        export CUDA_VISIBLE_DEVICES=0
+    """}),
 )  # fmt: skip
 
 

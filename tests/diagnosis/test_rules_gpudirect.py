@@ -99,6 +99,16 @@ CASES = (
         1048576               322.04
         4194304               321.95
     """),
+    near_miss("one_host_stages", "the hosts are of two jobs, each of which is even", """
+        cn21:10:12 [0] NCCL INFO ncclCommInitRank comm 0x1 rank 0 nranks 2 cudaDev 0 nvmlDev 0 busId 1b000 commId 0xa - Init COMPLETE
+        cn22:10:12 [0] NCCL INFO ncclCommInitRank comm 0x1 rank 1 nranks 2 cudaDev 0 nvmlDev 0 busId 1b000 commId 0xa - Init COMPLETE
+        cn31:10:12 [0] NCCL INFO ncclCommInitRank comm 0x1 rank 0 nranks 2 cudaDev 0 nvmlDev 0 busId 1b000 commId 0xb - Init COMPLETE
+        cn32:10:12 [0] NCCL INFO ncclCommInitRank comm 0x1 rank 1 nranks 2 cudaDev 0 nvmlDev 0 busId 1b000 commId 0xb - Init COMPLETE
+        cn21:10:12 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[0] [send] via NET/IB/0
+        cn22:10:12 [0] NCCL INFO Channel 00/0 : 1[0] -> 0[0] [send] via NET/IB/0
+        cn31:10:12 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[0] [send] via NET/IB/0/GDRDMA
+        cn32:10:12 [0] NCCL INFO Channel 00/0 : 1[0] -> 0[0] [send] via NET/IB/0/GDRDMA
+    """),
 )  # fmt: skip
 
 

@@ -38,6 +38,12 @@ def call(
     return ("> " if marked else "") + json.dumps(entry)
 
 
+def p2p(seq: int, what: str, *, done: bool, marked: bool = False) -> str:
+    """A line of a dump: a send or receive between ranks of the group."""
+    state = "completed" if done else "started"
+    return call(seq, op=what, state=state, marked=marked, is_p2p=True, p2p_seq_id=seq)
+
+
 def dump(*lines: str, members: str = "[0, 1, 2, 3]") -> str:
     """A dump with one entry a line. Marked lines keep their mark at the start."""
     head = (
@@ -190,6 +196,21 @@ CASES = (
     near_miss("last_to_come", "two ranks: who waits for whom is chance", inspector(lambda rank, sn: 900 if rank else 5000, ranks=2)),
     near_miss("last_to_come", "a constant lateness may be the clock", created(lambda rank, seq: 80_000_000 if rank == 1 else 0)),
     near_miss("last_to_come", "a lateness of milliseconds may be the clock", created(lambda rank, seq: 1_000_000 * seq if rank == 1 else 0)),
+    fires("transfer_without_partner", "rank-late-or-stuck", {
+        "trace_0": dump(p2p(1, "send 0->1", done=False, marked=True), members="[0, 1, 2]"),
+        "trace_1": dump(p2p(1, "recv 1<-2", done=True), call(4, marked=True), members="[0, 1, 2]"),
+        "trace_2": dump(p2p(1, "send 2->1", done=True), members="[0, 1, 2]"),
+    }, severity="fatal"),
+    fires("transfer_without_partner", "collective-mismatch", {
+        f"trace_{rank}": dump(p2p(1, f"send {rank}->{(rank + 1) % 3}", done=False, marked=True), members="[0, 1, 2]") for rank in range(3)
+    }, why="a circle of ranks that all send first"),
+    near_miss("transfer_without_partner", "the counterpart is under way", {
+        "trace_0": dump(p2p(1, "send 0->1", done=False), members="[0, 1]"),
+        "trace_1": dump(p2p(1, "recv 1<-0", done=False), members="[0, 1]"),
+    }),
+    near_miss("transfer_without_partner", "the peer left no dump", {
+        "trace_0": dump(p2p(1, "send 0->1", done=False), members="[0, 1]"),
+    }),
 )  # fmt: skip
 
 
@@ -240,7 +261,7 @@ def test_pickled_dumps_are_compared_as_well(tmp_path):
         (tmp_path / name).write_bytes(pickle.dumps(json.loads(text), 2))
     diagnosis = explain(*find_artefacts([str(tmp_path)])).diagnosis
     assert diagnosis.findings[0].summary == (
-        "group default_pg: rank 0 made no call after 7; rank 1, rank 2 wait in call 8, all_reduce of 1024 elements float"
+        "group default_pg: rank 0 made no call after 7; rank 1, rank 2 wait in call 8, all_reduce of 1024 elements float; 1 members left no dump"
     )
     assert not diagnosis.losses
 
@@ -258,3 +279,35 @@ def test_even_times_of_the_inspector_are_healthy():
         check.result for check in explanation.diagnosis.checks
     ]
     assert explanation.facts.curves == []
+
+
+COMM = "cn3{rank}:{pid}:{pid} [0] NCCL INFO ncclCommInitRankConfig comm 0x55 rank {rank} nranks 4 cudaDev 0 nvmlDev 0 busId 1b000 commId 0xfeed - Init COMPLETE\n"
+
+
+def _behind(log: str) -> Mapping[str, str]:
+    return {
+        **dumps(4, lambda rank: [call(7), *([call(8, state="started")] if rank != 2 else [])]),
+        "nccl.log": "".join(COMM.format(rank=rank, pid=500 + rank) for rank in range(4)) + log,
+    }
+
+
+def test_a_rank_that_hangs_is_named_as_nccl_knows_it():
+    """The dump knows rank 2, NCCL's log knows host, process and GPU: one finding with the lines of both."""
+    explanation = told(_behind(""))
+    first = explanation.diagnosis.findings[0]
+    assert "rank 2 made no call after 7" in first.summary
+    assert "to NCCL that is cn32:502 GPU 1b000" in first.summary
+    assert {Path(line.path).name for line in first.lines} >= {"trace_2", "nccl.log"}
+
+
+def test_its_own_last_error_explains_why_it_did_not_come():
+    explanation = told(_behind("cn32:502:530 [0] nobody.cc:1 NCCL WARN Nobody knows this message\n"))
+    assert "whose log says: Nobody knows this message" in explanation.diagnosis.findings[0].summary
+
+
+def test_ranks_of_another_communicator_are_not_taken_for_ranks_of_the_job():
+    """Two communicators of the same size and other processes: which of them the dumps are about, nobody says."""
+    other = "".join(
+        COMM.replace("cn3", "cn4").replace("feed", "beef").format(rank=rank, pid=600 + rank) for rank in range(4)
+    )
+    assert "to NCCL" not in told(_behind(other)).diagnosis.findings[0].summary

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from .told import Case, check, fires, near_miss
+from .told import Case, Row, check, fires, fires_on, near_miss, near_miss_on, row, shown
+
+
+def ucx(transport: str, mark: bool = False) -> Row:
+    return (shown if mark else row)("devices", host="cn31", kind="ucx_transport", name=transport, attributes={})
+
 
 CASES = (
     fires("plugin_failed", "net-plugin-init-failed", """
@@ -84,6 +89,9 @@ CASES = (
         INFO nixl.write_blocks: Time to prepped xfer: 410.5 ms
         INFO nixl.write_blocks: Time to init xfer: 640.21 ms
     """),
+    fires_on("transports_missing", "ucx-built-without-feature", {"ucx.txt": [ucx("tcp", True), ucx("sysv", True)], "ibstat.txt": [shown("ports", host="cn31", device="mlx5_0", node_kind="ca", state="active")]}, severity="major"),
+    near_miss_on("transports_missing", "RDMA is listed", {"ucx.txt": [ucx("tcp"), ucx("rc_mlx5")], "ibstat.txt": [row("ports", host="cn31", device="mlx5_0", node_kind="ca", state="active")]}),
+    near_miss_on("transports_missing", "another host has the NIC", {"ucx.txt": [ucx("tcp")], "ibstat.txt": [row("ports", host="cn32", device="mlx5_0", node_kind="ca", state="active")]}),
 )  # fmt: skip
 
 

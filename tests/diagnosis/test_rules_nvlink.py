@@ -6,6 +6,8 @@ import pytest
 
 from .told import Case, check, fires, near_miss
 
+TOPOLOGY = "\tGPU0\tGPU1\tCPU Affinity\tNUMA Affinity\n> GPU0\t X \t{0}\t0-31\t0\n> GPU1\t{0}\t X \t32-63\t1\n"
+
 CASES = (
     fires("links_down", "nvlink-down", """
         > GPU 2: NVIDIA A100-SXM4-80GB (UUID: GPU-11111111-2222-3333-4444-555555555555)
@@ -105,6 +107,25 @@ CASES = (
     near_miss("imex", "no permission for something else", """
         open(/dev/infiniband/uverbs0): operation not permitted
     """),
+    fires("links_not_used", "nvlink-p2p-disabled", {"topo.txt": TOPOLOGY.format("NV18"), "nccl.log": """\
+        > cn41:310:355 [0] NCCL INFO Channel 00 : 0[0] -> 1[1] via SHM/direct/direct
+        > cn41:311:356 [1] NCCL INFO Channel 00 : 1[1] -> 0[0] via SHM/direct/direct
+    """}, severity="major"),
+    fires("links_not_used", "nvlink-p2p-disabled", {"topo.txt": TOPOLOGY.format("NV18"), "nccl.log": """\
+        cn41:310:355 [0] NCCL INFO ncclCommInitRank comm 0x55 rank 0 nranks 2 cudaDev 0 nvmlDev 0 busId 1b000 commId 0xfeed - Init COMPLETE
+        cn41:311:356 [0] NCCL INFO ncclCommInitRank comm 0x55 rank 1 nranks 2 cudaDev 0 nvmlDev 1 busId 1c000 commId 0xfeed - Init COMPLETE
+        > cn41:310:355 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[0] [send] via NET/IB/0
+    """}, why="two ranks of one host over the network"),
+    near_miss("links_not_used", "no NVLink: shared memory is to be expected", {"topo.txt": TOPOLOGY.format("SYS").replace("> ", ""), "nccl.log": """\
+        cn41:310:355 [0] NCCL INFO Channel 00 : 0[0] -> 1[1] via SHM/direct/direct
+    """}),
+    near_miss("links_not_used", "connections are P2P", {"topo.txt": TOPOLOGY.format("NV18").replace("> ", ""), "nccl.log": """\
+        cn41:310:355 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM
+    """}),
+    near_miss("links_not_used", "a variable forbids it: the rule about variables says so", {"topo.txt": TOPOLOGY.format("NV18").replace("> ", ""), "nccl.log": """\
+        cn41:310:355 [0] NCCL INFO NCCL_P2P_DISABLE set by environment to 1.
+        cn41:310:355 [0] NCCL INFO Channel 00 : 0[0] -> 1[1] via SHM/direct/direct
+    """}),
 )  # fmt: skip
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from .told import Case, check, fires, near_miss
+from .told import Case, check, fires, fires_on, near_miss, shown
 
 CASES = (
     fires("gid_of_the_wrong_kind", "roce-gid-index", """
@@ -123,6 +123,17 @@ CASES = (
     near_miss("congestion_control", "ECE in use, nothing failed", """
         cn81:500:530 [3] NCCL INFO NCCL_IB_ECE_ENABLE set by environment to 1.
     """),
+    fires("rails_crossed", "rail-cross-nic", """
+        > cn81:500:530 [3] NCCL INFO Channel 00/0 : 3[3] -> 11[3] [send] via NET/IB/3/GDRDMA
+        > cn82:600:630 [3] NCCL INFO Channel 00/0 : 3[3] -> 11[3] [receive] via NET/IB/5/GDRDMA
+        > cn81:500:540 [3] misc/ibvwrap.cc:396 NCCL WARN Call to ibv_modify_qp failed with error Connection timed out
+    """, why="the ends of a connection use NICs of different number"),
+    near_miss("rails_crossed", "NIC 3 talks to NIC 3", """
+        cn81:500:530 [3] NCCL INFO Channel 00/0 : 3[3] -> 11[3] [send] via NET/IB/3/GDRDMA
+        cn82:600:630 [3] NCCL INFO Channel 00/0 : 3[3] -> 11[3] [receive] via NET/IB/3/GDRDMA
+        cn81:500:540 [3] misc/ibvwrap.cc:396 NCCL WARN Call to ibv_modify_qp failed with error Connection timed out
+    """),
+    fires_on("unanswered_packets", "roce-gid-index", {"ib_write_bw.txt": [shown("events", event="perftest.qp_refused", level="error", text="Failed to modify QP to RTR: Connection timed out", fields={"state": "RTR"})]}, why="in perftest's words"),
 )  # fmt: skip
 
 

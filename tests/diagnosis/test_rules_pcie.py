@@ -4,7 +4,44 @@ from __future__ import annotations
 
 import pytest
 
-from .told import Case, check, fires, near_miss
+from .told import Case, Row, check, fires, fires_on, near_miss, near_miss_on, row, shown
+
+GPU = "3D controller"
+
+
+def lspci(
+    bus_id: str, kind: str, name: str, speed: str, width: int, *, most: tuple[str, int] = ("32", 16), mark: bool = False
+) -> list[Row]:
+    """A device with its link as lspci -vv tells it: events that carry their device."""
+    make, mine = (shown if mark else row), {"bus_id": bus_id, "device_class": kind}
+    return [
+        row("events", event="pci.device", text=f"{bus_id} {kind}: {name}", fields={"bus_id": bus_id, "class": kind, "name": name}),
+        row("devices", kind="pci_device", bus_id=bus_id, name=name, attributes={"class": kind}),
+        make("events", event="pci.link_capability", text="LnkCap", fields={"speed": most[0], "width": str(most[1]), **mine}),
+        make("events", event="pci.link_status", text="LnkSta", fields={"speed": speed, "width": str(width), **mine}),
+    ]  # fmt: skip
+
+
+def acs(bus_id: str, flags: str, mark: bool = False) -> Row:
+    fields = {"bus_id": bus_id, "device_class": "PCI bridge", "flags": flags}
+    return (shown if mark else row)("events", event="pci.acs", text=f"ACSCtl: {flags}", fields=fields)
+
+
+def tree(**parents: str) -> list[Row]:
+    """lspci -t: who is above whom, by short names of buses."""
+
+    def bus(short: str) -> str:
+        return f"0000:{short}:00.0"
+
+    return [row("devices", kind="pci_tree", bus_id=bus(k.removeprefix("b")), attributes={"parent": bus(v)}) for k, v in parents.items()]  # fmt: skip
+
+
+def gpu(bus_id: str, width: str, gen: str, mark: bool = False) -> Row:
+    attributes = {"pcie.link.width.current": width, "pcie.link.gen.current": gen}
+    return (shown if mark else row)(
+        "devices", kind="gpu", bus_id=bus_id, name="NVIDIA H100 80GB HBM3", attributes=attributes
+    )
+
 
 CASES = (
     fires("access_control", "pcie-acs-enabled", """
@@ -96,6 +133,33 @@ CASES = (
                 LnkCap: Port #0, Speed 5GT/s, Width x1, ASPM L0s L1
                 LnkSta: Speed 2.5GT/s (downgraded), Width x1 (ok)
     """),
+    fires_on("access_control", "pcie-acs-enabled", {
+        "lspci.txt": [*lspci("0000:41:00.0", GPU, "NVIDIA H100", "32", 16), acs("0000:40:00.0", "SrcValid+ ReqRedir+", mark=True), acs("0000:02:00.0", "SrcValid+ ReqRedir+")],
+        "tree.txt": tree(b41="40", b03="02"),
+    }, why="the bridge above the GPU, not the one above a disk"),
+    near_miss_on("access_control", "only a bridge that leads to a disk redirects", {
+        "lspci.txt": [*lspci("0000:41:00.0", GPU, "NVIDIA H100", "32", 16), acs("0000:40:00.0", "SrcValid+ ReqRedir-"), acs("0000:02:00.0", "SrcValid+ ReqRedir+")],
+        "tree.txt": tree(b41="40", b03="02"),
+    }),
+    fires_on("narrow_link", "pcie-link-degraded", {
+        "lspci.txt": [*lspci("0000:41:00.0", GPU, "NVIDIA H100", "32", 16), *lspci("0000:42:00.0", GPU, "NVIDIA H100", "32", 16),
+                      *lspci("0000:43:00.0", GPU, "NVIDIA H100", "16", 16, mark=True)],
+    }, severity="major", why="one GPU slower than its siblings"),
+    fires_on("narrow_link", "pcie-link-degraded", {
+        "lspci.txt": lspci("0000:51:00.0", "Infiniband controller", "ConnectX-7", "16", 16, mark=True),
+    }, severity="major", why="a NIC does not save power"),
+    near_miss_on("narrow_link", "all GPUs are idle", {
+        "lspci.txt": [*lspci("0000:41:00.0", GPU, "NVIDIA H100", "2.5", 16), *lspci("0000:42:00.0", GPU, "NVIDIA H100", "2.5", 16)],
+    }),
+    near_miss_on("narrow_link", "a bridge to an empty slot", {
+        "lspci.txt": [*lspci("0000:41:00.0", GPU, "NVIDIA H100", "32", 16), *lspci("0000:00:1c.0", "PCI bridge", "Intel Root Port", "2.5", 1, most=("8", 4))],
+    }),
+    fires_on("gpu_link_below_siblings", "pcie-link-degraded", {
+        "smi.csv": [gpu("0000:1b:00.0", "16", "5", mark=True), gpu("0000:1c:00.0", "16", "5", mark=True), gpu("0000:1d:00.0", "8", "5", mark=True), gpu("0000:1e:00.0", "16", "5")],
+    }, severity="major"),
+    near_miss_on("gpu_link_below_siblings", "all GPUs are idle in generation 1", {
+        "smi.csv": [gpu(f"0000:{i}b:00.0", "16", "1") for i in range(4)],
+    }),
 )  # fmt: skip
 
 

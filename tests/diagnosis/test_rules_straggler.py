@@ -2,9 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
-from .told import Case, check, fires, near_miss
+from .told import Case, Row, check, fires, fires_on, near_miss, near_miss_on, row, shown
+
+
+def matrix(gpus: int, rate: Callable[[int, int], float], slow: int | None = None) -> list[Row]:
+    """Copies between every two GPUs, GB/s. Shown are the first eight pairs of the slow one, of which three GPUs have six, and two of the others."""
+    rows, others = [], 0
+    for a in range(gpus):
+        for b in range(gpus):
+            if a != b:
+                mine = slow is not None and slow in (a, b)
+                others += slow is not None and not mine
+                make = shown if mine or (0 < others <= 2 and not mine) else row
+                rows.append(
+                    make(
+                        "pairs",
+                        tool="nvbandwidth",
+                        quantity="device_to_device_memcpy_write_ce",
+                        src=str(a),
+                        dst=str(b),
+                        value=rate(a, b) * 1e9,
+                        unit="bytes/s",
+                    )
+                )
+    return rows  # fmt: skip
+
 
 CASES = (
     fires("slow_in_every_pair", "slow-node", """
@@ -33,6 +59,18 @@ CASES = (
         [2026-03-02 11:20:01] The elapsed time of nodes are {0: 21.3, 1: 20.9, 2: 96.1, 3: 95.0}
         [2026-03-02 11:23:40] The elapsed time of nodes are {0: 20.8, 1: 96.0, 2: 22.0, 3: 21.2}
     """),
+    near_miss("slow_in_every_pair", "both hosts of the slow pair are fast with all others: the path is slow", """
+        cn101,cn102 46.21
+        cn101,cn103 92.80
+        cn101,cn104 91.90
+        cn102,cn103 92.55
+        cn102,cn104 92.55
+        cn103,cn104 91.70
+    """),
+    fires_on("slow_gpu_in_a_matrix", "nvlink-down", {"nvbandwidth.txt": matrix(4, lambda a, b: 190.0 if 2 in (a, b) else 390.0, slow=2)}, severity="major"),
+    fires_on("slow_gpu_in_a_matrix", "pcie-link-degraded", {"nvbandwidth.txt": matrix(4, lambda a, b: 6.0 if 2 in (a, b) else 26.0, slow=2)}, why="without NVLink"),
+    near_miss_on("slow_gpu_in_a_matrix", "two sockets: the topology", {"nvbandwidth.txt": matrix(4, lambda a, b: 26.0 if a // 2 == b // 2 else 13.0)}),
+    near_miss_on("slow_gpu_in_a_matrix", "all alike", {"nvbandwidth.txt": matrix(4, lambda a, b: 390.0)}),
 )  # fmt: skip
 
 

@@ -54,6 +54,11 @@ def test_all_other_variables_are_not(name):
 @pytest.mark.parametrize(
     "text",
     [
+        # A configuration as nixlbench prints it.
+        "OBJ S3 secret key (--obj_secret_key=key)                     : {secret}",
+        "OBJ S3 session token (--obj_session_token=token)             : {secret}",
+        "Azure Blob (--azure_blob_connection_string=connection-string): AccountName=a;AccountKey={secret}==;EndpointSuffix=x",
+        "DefaultEndpointsProtocol=https;AccountKey={secret};EndpointSuffix=core.windows.net",
         # An environment, as tools and people print one.
         "MY_CREDS={secret}",
         "export MY_CREDS={secret}",

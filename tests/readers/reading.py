@@ -13,6 +13,7 @@ from busbw.readers.base import FileReader, Item, LineReader, Topology
 from busbw.readers.text import TextScan, scan_text
 
 DATA = Path(__file__).parent / "data"
+FIXTURES = Path(__file__).parent / "fixtures"
 
 
 @dataclass
@@ -43,10 +44,10 @@ def columns(rows: list[dict[str, Any]], *names: str) -> list[tuple[Any, ...]]:
 
 
 def read_text(reader: LineReader | FileReader, text: str | bytes, name: str = "input.txt") -> Found:
-    """Reads a text as if it stood in a file."""
+    """Reads a text as if it stood in a file that the user calls `name`."""
     data = text.encode("utf-8", "surrogateescape") if isinstance(text, str) else text
     with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / name
+        file = Path(folder) / "input"
         file.write_bytes(data)
         artefact = Artefact.of(file, name)
         if isinstance(reader, LineReader):

@@ -82,10 +82,13 @@ def test_ranks_of_a_communicator_that_are_missing():
     ]
 
 
-def test_ranks_without_any_operation_are_at_operation_0():
+def test_ranks_are_at_their_last_operation_and_those_without_any_at_0():
     found = read_text(READER, TEXT)
     assert found.events_named("ras.rank_at") == [{"rank": "4", "operation": "0"}]
-    assert found.events_named("ras.ranks_at") == [{"ranks": "2", "operation": "0"}]
+    assert found.events_named("ras.ranks_at") == [
+        {"ranks": "28", "operation": "17"},
+        {"ranks": "2", "operation": "0"},
+    ]
 
 
 def test_lines_that_stand_for_themselves():

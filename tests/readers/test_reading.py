@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -17,9 +18,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from busbw.diagnosis import explain, to_json
+from busbw.errors import InputError
 from busbw.observations import Rows
 from busbw.observations.store import Store
-from busbw.readers import Reading, find_artefacts, read_artefact
+from busbw.readers import Reading, find_artefacts, read_artefact, registry
+from busbw.readers.base import Lines
 
 CASES = Path(__file__).parents[1] / "diagnosis" / "cases"
 DATA = Path(__file__).parent / "data"
@@ -221,3 +224,24 @@ def test_progress_moves_within_a_file(tmp_path: Path):
     assert sum(counted) == artefact.size_bytes
     [same], _ = find_artefacts([str(tmp_path)])
     assert same == artefact
+
+
+def test_a_signature_that_tells_digits_apart_is_refused(monkeypatch: pytest.MonkeyPatch):
+    """It would never see them: lines come with every digit 0."""
+
+    class Entry:
+        name, value = "theirs", "theirs:READER"
+
+        @staticmethod
+        def load():
+            class Theirs(Lines):
+                name = "theirs"
+                signature = re.compile(r"mlx5_\d{1,2}: [0-9]+ v\d")
+
+            return Theirs()
+
+    monkeypatch.setattr(registry, "entry_points", lambda group: [Entry])
+    registry.all_readers.cache_clear()
+    with pytest.raises(InputError, match=r"theirs of theirs:READER .* write"):
+        registry.all_readers()
+    registry.all_readers.cache_clear()

@@ -13,7 +13,7 @@ from tests.readers.reading import columns, read_text
 
 from busbw.errors import Loss
 from busbw.observations import SCHEMAS, Artefact, Rows
-from busbw.readers import line_readers
+from busbw.readers import line_readers, reading
 from busbw.readers.base import Item, PlainLine, TableReader, Template
 from busbw.readers.nccl_log import READER
 from busbw.readers.text import TextScan, scan_text
@@ -235,3 +235,16 @@ def test_small_files_cost_no_compilation(tmp_path: Path) -> None:
         grammar.scanner()
     assert time.process_time() - compiled < 10 * (compiled - begin)
     assert [item for item in scan_text(artefact, grammar) if isinstance(item, Rows)]
+
+
+def test_a_template_that_does_not_compile_is_no_damage_of_the_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    class Broken(_Notes):
+        templates: Sequence[Template] = (Template("note.broken", "{name:q} is"),)
+
+    monkeypatch.setattr(reading, "line_readers", lambda: (Broken(),))
+    reading._grammar.cache_clear()
+    (tmp_path / "a.txt").write_text("NAME is set\n")
+    artefact = Artefact.of(tmp_path / "a.txt", "a.txt")
+    with pytest.raises(TypeError, match="does not compile"):
+        list(reading.read_artefact(artefact, reading.Reading(artefact)))
+    reading._grammar.cache_clear()

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from busbw.readers.ucx_perftest import READER
 
-from .reading import DATA, columns, read_text
+from .reading import DATA, FIXTURES, columns, read_text
 
 NAMES = ("size_bytes", "time_ns", "algbw_bytes_per_s", "iterations", "line")
 
@@ -27,7 +27,7 @@ def test_the_final_row_of_a_latency_test():
 def test_progress_rows_are_no_measurements():
     found = read_text(READER, recorded("ucx-tag_lat_v.txt"))
     assert columns(found.measurements, *NAMES) == [(None, 232412, 0.03 * 2**20, 20000, 15)]
-    assert found.losses == []
+    assert found.loss_counts == {"size-unknown": 1}
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,53 @@ def test_rows_of_a_cut_file_are_the_first_rows_of_the_whole():
         losses.update(found.loss_counts)
         part = columns(found.measurements, *NAMES)
         assert part == whole[: len(part)]
-    assert losses == {"truncated-row"}
+    assert losses == {"truncated-row", "size-unknown"}
+
+
+def fixture(name: str) -> str:
+    return (FIXTURES / "ucx_perftest" / name).read_text()
+
+
+def test_with_several_threads_only_the_whole_run_has_figures():
+    """-T 2: iterations, then 5.179 us, 2.95 MB/s and a message rate stand under `overall`; the columns of averages are blank."""
+    found = read_text(READER, fixture("threads.txt"))
+    assert columns(found.measurements, "time_ns", "algbw_bytes_per_s", "iterations") == [(5179, 2.95 * 2**20, 2000)]
+
+
+def test_labels_of_a_batch_need_the_batch_file():
+    """The box says overhead though `small` is a latency test (24.979 us): without the file its time is unknown, and that is counted."""
+    alone = read_text(READER, fixture("batch.txt"))
+    assert columns(alone.measurements, "size_bytes", "time_ns") == [(None, None), (None, None)]
+    assert alone.loss_counts == {"test-unknown": 2, "size-unknown": 2}
+    found = read_text(READER, fixture("batch_with_file.txt"))
+    assert columns(found.measurements, "size_bytes", "time_ns", "algbw_bytes_per_s") == [
+        (8, 24979, 0.31 * 2**20),
+        (65536, None, 14740.44 * 2**20),
+    ]
+    assert found.losses == []
+
+
+def test_a_padded_count_of_a_comma_separated_batch_is_read():
+    """`large, 500,...`: the count is padded to four characters."""
+    found = read_text(READER, fixture("batch_v.txt"))
+    assert columns(found.measurements, "iterations", "algbw_bytes_per_s") == [
+        (2000, 11.76 * 2**20),
+        (500, 15555.66 * 2**20),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "time_ns"), [("get.txt", 94), ("fadd.txt", 72), ("put_bw.txt", None), ("am_lat_R.txt", 550)]
+)
+def test_the_box_says_what_its_third_group_is(name: str, time_ns: int | None):
+    """get and fadd have no lat in their names, but a latency under their box; a put_bw has an overhead."""
+    assert columns(read_text(READER, fixture(name)).measurements, "time_ns") == [(time_ns,)]
+
+
+def test_the_box_of_the_server_in_the_same_text_gives_size_and_test():
+    found = read_text(READER, fixture("tag_lat_both_ends.txt"))
+    assert columns(found.measurements, "size_bytes", "collective", "time_ns") == [(8, "send_recv", 99436)]
+    assert found.losses == []
 
 
 @settings(max_examples=100, deadline=None)

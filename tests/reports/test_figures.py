@@ -7,7 +7,8 @@ import pytest
 from busbw.diagnosis import LineRef
 from busbw.diagnosis.facts import Curve, Pair, Point
 from busbw.hardware import ExpectedRange
-from busbw.reports.figures import HEAT_STEPS, curve_svg, pair_matrices, pair_svg
+from busbw.reports.figures import curve_svg, odd_ends, pair_matrices, pair_svg
+from busbw.reports.svg import HEAT_STEPS
 
 AT = LineRef("log", 1, 0, "a")
 
@@ -87,3 +88,41 @@ def test_names_of_ends_are_text_whatever_they_hold():
     svg = pair_svg(matrix)
     assert "$x^2$" in svg
     assert "<b>" not in svg
+
+
+def test_the_slow_end_is_marked_as_a_row_and_as_a_column():
+    """Six ends at 25 GB/s, 10 to and from the third: its row and its column are odd, and its name says so without colour."""
+    values = {(f"{i}", f"{j}"): 10e9 if 2 in (i, j) else 25e9 for i in range(6) for j in range(6)}
+    (matrix,) = pair_matrices(pairs(values))
+    assert odd_ends(matrix) == ({2}, {2})
+    assert pair_svg(matrix).count("> 2<".replace(">", "&gt;", 1)) == 2
+
+
+def test_a_slow_receiver_is_a_column_only():
+    values = {(f"{i}", f"{j}"): 10e9 if j == 2 else 25e9 for i in range(6) for j in range(6)}
+    (matrix,) = pair_matrices(pairs(values))
+    assert odd_ends(matrix) == (frozenset(), {2})
+
+
+def test_where_half_of_the_ends_are_slow_none_is_odd():
+    """Two sockets: the first three ends among themselves at 25 GB/s, all else at 10."""
+    values = {(f"{i}", f"{j}"): 25e9 if i < 3 and j < 3 else 10e9 for i in range(6) for j in range(6)}
+    (matrix,) = pair_matrices(pairs(values))
+    assert odd_ends(matrix) == (frozenset(), frozenset())
+
+
+def test_a_drawing_says_in_words_what_it_shows():
+    svg = curve_svg(curve(8, 16))
+    assert svg is not None
+    assert "<title id=" in svg
+    assert "From 100 GB/s at 8 B to 100 GB/s at 16 B." in svg
+
+
+def test_a_curve_of_very_many_points_is_thinned_and_keeps_what_a_finding_names():
+    found = Curve("t", "a", 0, "all_reduce", 8, 1, [
+        Point(8 + k, 1000, 1e9, 1e9 if k != 777 else 5e8, None, None, LineRef("log", k, 0, "a")) for k in range(50_000)
+    ])  # fmt: skip
+    svg = curve_svg(found, evidence={("log", 777)})
+    assert svg is not None
+    assert len(svg) < 60_000
+    assert "named by a finding" in svg

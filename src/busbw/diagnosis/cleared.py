@@ -9,9 +9,10 @@ from busbw.diagnosis.findings import Check, Cleared, Finding
 from busbw.diagnosis.rules import benchmark, hangs
 from busbw.diagnosis.rules.desync import EFFECTS
 from busbw.diagnosis.rules.shared import is_multi_node
+from busbw.diagnosis.xids import xids
 from busbw.hardware.formats import NcclTopology, TopologyMatrix
 
-__all__ = ["cleared_lines", "positive_checks", "unexplained"]
+__all__ = ["cleared_lines", "is_harmless", "positive_checks", "unexplained"]
 
 _HARMLESS: tuple[tuple[str, str, str], ...] = (
     (
@@ -36,6 +37,7 @@ _HARMLESS: tuple[tuple[str, str, str], ...] = (
     ("kernel.peermem", "messages of nvidia_peermem", "informational"),
     ("nccl.nvls_register_failed", "NVLS registration of a buffer", "NCCL goes on without it"),
 )
+_HARMLESS_NAMES = frozenset(name for name, _, _ in _HARMLESS)
 _EFFECTS: tuple[tuple[str, str, str], ...] = (
     ("nccl.peer_closed", "connections closed by a peer", "the consequence of the peer's own failure"),
     ("nccl.remote_result", "remote errors", "the consequence of another rank's failure"),
@@ -58,9 +60,7 @@ def cleared_lines(facts: Facts, findings: Sequence[Finding]) -> Iterator[Cleared
             continue
         if events:
             yield Cleared(what, why, lines_of(events, most=3))
-    nonfatal = unused(
-        facts.all("kernel.xid"), lambda e: "nonfatal" in e.text.lower() or e.number("xid") in (43, 45, 63)
-    )
+    nonfatal = unused(facts.all("kernel.xid"), _harmless_kernel_line)
     if nonfatal:
         yield Cleared(
             "Xid of a kind that does not fail a job by itself",
@@ -90,10 +90,7 @@ def unexplained(facts: Facts, findings: Sequence[Finding]) -> list[Event]:
     While there are any, nothing says that the system is healthy.
     """
     used = {(line.path, line.line) for f in findings for line in f.lines}
-    harmless = {name for name, _, _ in _HARMLESS}
-    errors = [
-        e for e in facts.failures() if e.name not in harmless and not _harmless_kernel_line(e) and not _only_remarked(e)
-    ]
+    errors = [e for e in facts.failures() if not is_harmless(e)]
     errors += [e for e in facts.all("nccl.comm_ended") if e.fields.get("state", "").startswith("Abort")]
     if not findings:
         errors += [e for e in facts.all("nccl.backtrace") if e.fields.get("code") not in ("0", "7")]
@@ -102,10 +99,16 @@ def unexplained(facts: Facts, findings: Sequence[Finding]) -> list[Event]:
     return [e for e in errors if (e.at.path, e.at.line) not in used]
 
 
+def is_harmless(event: Event) -> bool:
+    """Whether a warning or error is known to fail no job by itself, or says nothing where no rule fires."""
+    return event.name in _HARMLESS_NAMES or _harmless_kernel_line(event) or _only_remarked(event)
+
+
 def _harmless_kernel_line(event: Event) -> bool:
     text = event.text.lower()
     if event.name == "kernel.xid":
-        return "nonfatal" in text or event.number("xid") in (43, 45, 63)
+        known = xids().get(event.number("xid") or 0)
+        return "nonfatal" in text or (known is not None and known.cause in ("consequence", "information"))
     if event.name in ("kernel.pcie_error", "kernel.pcie_aer"):
         return "corrected" in text and "uncorrected" not in text
     return event.name == "kernel.nic_link" and event.fields.get("state", "").lower().rstrip(".,") in ("up", "plugged")

@@ -11,6 +11,7 @@ from busbw.diagnosis.cleared import cleared_lines, positive_checks, unexplained
 from busbw.diagnosis.evidence import EvidenceTexts
 from busbw.diagnosis.facts import Facts, FactsBuilder, lines_of
 from busbw.diagnosis.findings import Check, Diagnosis, Finding, Verdict
+from busbw.diagnosis.joining import of_ranks, with_jobs
 from busbw.diagnosis.rules import RULES
 from busbw.diagnosis.rules.desync import DEATHS, EFFECTS
 from busbw.errors import Loss
@@ -66,7 +67,7 @@ def diagnose(
 ) -> Diagnosis:
     """Runs every rule on the facts. Evidence texts are left empty."""
     found = [dataclasses.replace(finding, rule=rule.__name__) for rule in RULES for finding in rule(facts)]
-    findings = _ranked(_merged(found), facts)
+    findings = with_jobs(_ranked(_merged(of_ranks(found, facts)), facts), facts)
     checks = list(positive_checks(facts))
     cleared = list(cleared_lines(facts, findings))
     open_errors = unexplained(facts, findings)

@@ -108,6 +108,13 @@ _SECRET_OPTION = re.compile(
     + _STRING
     + rb"""|[^\s\-"'][^\s"']*)"""
 )
+_BANNER_OPTION = re.compile(
+    rb"""(?i)\(--[a-z0-9_\-]{0,64}(?:token|secret|passw|access[_\-]?key|account[_\-]?key|api[_\-]?key|credential|connection[_\-]?string)"""
+    rb"""[a-z0-9_\-]{0,64}(?:=[^)\n]{0,128})?\)[ \t]*:[ \t]*(?P<value>[^\n\r]+)"""
+)
+"""A configuration that a program prints with the option in brackets: `S3 secret key (--obj_secret_key=key)   : VALUE`. Source: nixlbench,
+xferBenchConfig::printConfig."""
+_BANNER_MARKERS = (b"(--",)
 _SPREAD_OPTION = re.compile(
     rb"""(?i)["']--?[a-z0-9_\-]{0,64}""" + _SECRET_END + rb"""[a-z0-9_\-]*["'],\s*(?P<value>""" + _STRING + rb")"
 )
@@ -141,6 +148,10 @@ _BARE: tuple[tuple[Sequence[bytes], re.Pattern[bytes]], ...] = (
     ([b"akia"], re.compile(rb"\b(?P<value>AKIA[0-9A-Z]{16})\b")),
     ([b"eyj"], re.compile(rb"\b(?P<value>eyJ[A-Za-z0-9_\-]{8,}\.[A-Za-z0-9_\-]{8,}(?:\.[A-Za-z0-9_\-]+)?)")),
     ([b"bearer", b"basic"], re.compile(rb"(?i)\b(?:bearer|basic)[ \t]+(?P<value>[A-Za-z0-9+/=._\-]{12,})")),
+    (
+        [b"accountkey=", b"sharedaccess"],
+        re.compile(rb"(?i)\b(?:AccountKey|SharedAccess(?:Key|Signature))=(?P<value>[^;\s\"']+)"),
+    ),
     ([b"://"], re.compile(rb"(?<=://)(?P<value>[^/\s:@]+:[^/\s@]+)(?=@)")),
 )  # fmt: skip
 """Tokens that their shape gives away, with text that a line must have, in lower case, to hold one."""
@@ -156,6 +167,7 @@ _MARKERS = (
     _ENV_MARKER,
     *_SECRET_WORDS,
     *_SPREAD_MARKERS,
+    *_BANNER_MARKERS,
     *(marker for markers, _ in _BARE for marker in markers),
     *(marker for markers, _ in _PASSWORD_OPTIONS for marker in markers),
     _KEY_MARKER,
@@ -195,6 +207,7 @@ def redact(data: bytes) -> bytes:
     def found(markers: Sequence[bytes]) -> list[bytes]:
         return [marker for marker in markers if marker in suspects]
 
+    data = _sub_lines(found(_BANNER_MARKERS), _BANNER_OPTION, _blank, data, lower)
     if b"=" in suspects:
         data = _without_denied_assignments(data)
     data = _sub_lines(found(_PAIR_MARKERS), _QUOTED_PAIR, _if_denied, data, lower)

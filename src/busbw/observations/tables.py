@@ -68,8 +68,10 @@ SCHEMAS: dict[str, pa.Schema] = {
     # A counter or gauge at one moment. time_ns: since the epoch, where the tool prints it. labels: what else tells this series from others.
     "counters": pa.schema([*_WHERE, ("host", pa.string()), ("device", pa.string()), ("port", pa.int32()), ("name", pa.string()),
                            ("value", pa.float64()), ("time_ns", pa.int64()), ("labels", _WORDS)]),
-    # A port of a NIC or of a switch (ibstat, ibv_devinfo, iblinkinfo, ibnetdiscover). rate: data of all lanes, one direction, as the tool
-    # prints it; possible_*: what both ends could do. peer: name of the node at the other end of the cable.
+    # A port of a NIC or of a switch (ibstat, ibv_devinfo, iblinkinfo, ibnetdiscover, ethtool). rate: data of all lanes, one direction, line
+    # code taken off (4X QDR: 32 Gb/s; readers/link_speeds.py); NULL where the port is down. possible_*: what both ends could do. peer: name
+    # of the node at the other end of the cable, as its own row has it in device. node_kind: ca, switch, router, netdev. state: active, down,
+    # init, armed; physical_state: link_up, polling, disabled, training ... A tool may know only some columns.
     "ports": pa.schema([*_WHERE, ("host", pa.string()), ("device", pa.string()), ("node_kind", pa.string()), ("port", pa.int32()),
                         ("guid", pa.string()), ("lid", pa.int32()), ("link_layer", pa.string()), ("state", pa.string()),
                         ("physical_state", pa.string()), ("width", pa.int32()), ("rate_bytes_per_s", pa.float64()),

@@ -14,6 +14,7 @@ from busbw.hardware.formats import NcclGraphs, NcclTopology, TopologyMatrix
 from busbw.observations import Artefact, Rows
 
 __all__ = [
+    "EventReader",
     "FallbackReader",
     "FileReader",
     "Item",
@@ -78,7 +79,11 @@ class FileReader(Protocol):
 
 @runtime_checkable
 class LineReader(Protocol):
-    """Reads lines and blocks of lines that stand anywhere in a text. All line readers share one scan of the file."""
+    """Reads lines and blocks of lines that stand anywhere in a text. All line readers share one scan of the file.
+
+    `signature` says which plain lines make the reader worth calling. It sees the shape of a line, in which every digit is 0: it must not tell
+    digits apart.
+    """
 
     name: str
     templates: Sequence[Template]
@@ -119,6 +124,15 @@ class TableReader(LineReader, Protocol):
         Fields by type, NULL where there is no such value: d and i int64, f double, x, w and s string, k dictionary of strings. Columns are
         of the table's type or of one that casts to it. Where a line stands and who wrote it is added to them.
         """
+        ...
+
+
+@runtime_checkable
+class EventReader(LineReader, Protocol):
+    """A line reader that knows more of its events than its templates can say."""
+
+    def completed(self, events: pa.RecordBatch) -> pa.RecordBatch:
+        """The same events, row by row, with fields that their whole text tells, such as the device in front of the message."""
         ...
 
 

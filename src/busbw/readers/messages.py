@@ -131,6 +131,12 @@ PYTORCH: tuple[Template, ...] = (
     ),
     Template("torch.collective_call", "torch.distributed.{collective:w}(", "Python stack", "info"),
     Template(
+        "torch.nonblocking_unsupported",
+        "NCCL COMM NONBLOCKING USED WITH UNSUPPORTED NCCL VERSION",
+        "torch/csrc/cuda/nccl.cpp",
+        "error",
+    ),
+    Template(
         "torch.out_of_memory",
         "~CUDA out of memory. Tried to allocate{rest:s}",
         "c10/cuda/CUDACachingAllocator.cpp",
@@ -156,6 +162,9 @@ CUDA: tuple[Template, ...] = (
         "~system has unsupported display driver / cuda driver combination",
         "cudaErrorSystemDriverMismatch 803",
         "error",
+    ),
+    Template(
+        "cuda.driver_mismatch", "~Driver/library version mismatch", "NVML_ERROR_LIB_RM_VERSION_MISMATCH 18", "error"
     ),
     Template("cuda.stream_capture", "cudaErrorStreamCapture{which:w}", "CUDA runtime", "error"),
     Template(
@@ -295,6 +304,7 @@ UCX_AND_FABRIC_LIBRARIES: tuple[Template, ...] = (
     ),
     Template("nvshmem.no_device", "~no active {what:s}IBGDA{rest:s}", "NVSHMEM ibgda.cpp", "error"),
     Template("nvshmem.no_device", "~unable to find any {what:s}IBGDA{rest:s}", "NVSHMEM ibgda.cpp", "error"),
+    Template("nvshmem.warning", "NVSHMEM WARN {message:s}", "NVSHMEM src/host/util/debug.cpp", "warning"),
 )
 LAUNCHERS: tuple[Template, ...] = (
     Template("mpi.tcp_refused", "connect() to {address:w} failed: {error:s}", "Open MPI btl_tcp_endpoint.c", "error"),
@@ -315,27 +325,17 @@ LAUNCHERS: tuple[Template, ...] = (
     Template("nccl.result_text", "~unhandled cuda error{rest:s}", "ncclGetErrorString", "error"),
     Template("nccl.result_text", "~unhandled system error{rest:s}", "ncclGetErrorString", "error"),
     Template(
+        "nccl.result_text",
+        "internal error - please report this issue to the NCCL developers{rest:s}",
+        "ncclGetErrorString",
+        "error",
+    ),
+    Template(
         "nccl.remote_result", "~remote process exited or there was a network error", "ncclGetErrorString", "error"
     ),
     Template("nccl.result_text", "~ncclUnhandledCudaError{rest:s}", "PyTorch", "error"),
     Template("nccl.result_text", "~ncclSystemError{rest:s}", "PyTorch", "error"),
     Template("nccl.remote_result", "~ncclRemoteError{rest:s}", "PyTorch", "error"),
-)
-RAS: tuple[Template, ...] = (
-    Template("ras.rank_at", "Rank {rank:d} has launched up to operation {operation:d}", "ncclras", "warning"),
-    Template(
-        "ras.group",
-        "^ {group:d} {comms:d} {nodes:w} {per_node:w} {per_comm:w} {ranks:w} RUNNING {errors:w}",
-        "ncclras, Communicators table",
-        "info",
-    ),
-    Template("ras.comm", "^comm {comm:x} {status:w} {errors:w}", "ncclras", "info"),
-    Template("ras.comm", "^#{group:d}-{index:d} ({comm:x}) {errors:w}", "ncclras, Errors and Warnings", "warning"),
-    Template("ras.ranks_at", "{ranks:d} ranks have launched up to operation {operation:d}", "ncclras", "warning"),
-    Template("ras.ranks_at", "{ranks:d} rank has launched up to operation {operation:d}", "ncclras", "warning"),
-    Template(
-        "ras.rank", "^ Rank {rank:d} -- GPU {gpu:w} managed by process {pid:d} on node {node:w}", "ncclras", "warning"
-    ),
 )
 SHELL: tuple[Template, ...] = (
     Template("system.torch_nccl_version", "^({major:d}, {minor:d}, {patch:d})$", "torch.cuda.nccl.version()", "info"),
@@ -372,7 +372,37 @@ SHELL: tuple[Template, ...] = (
     Template("gpu.ecc_pending", "~Remapping Failure Occurred : Yes", "nvidia-smi -q -d ROW_REMAPPER", "error"),
 )
 
-TEMPLATES = PYTORCH + CUDA + UCX_AND_FABRIC_LIBRARIES + LAUNCHERS + RAS + SHELL
+VERSIONS_AND_CRASHES: tuple[Template, ...] = (
+    Template(
+        "driver.version",
+        "NVIDIA UNIX Open Kernel Module for {machine:w} {version:w}",
+        "NVIDIA driver, /proc/driver/nvidia/version",
+        "info",
+    ),
+    Template(
+        "driver.version",
+        "NVIDIA UNIX {machine:w} Kernel Module {version:w}",
+        "NVIDIA driver, /proc/driver/nvidia/version",
+        "info",
+    ),
+    Template("driver.version", "Driver Version: {version:w}", "nvidia-smi", "info"),
+    Template("ucx.error", "UCX ERROR {what:s}", "UCX; what no other template knows", "info"),
+    Template("crash.assertion", "Assertion `{condition:s}' failed", "assert(), UCX", "error"),
+    Template("crash.signal", "Caught signal {signal:d} ({name:s}", "UCX src/ucs/debug/debug.c", "error"),
+    Template("crash.signal", "Signal: {name:s} ({signal:d})", "Open MPI opal/util/stacktrace.c", "error"),
+    *(
+        Template("crash.frame", function, "a stack", "info")
+        for function in (
+            "rasMsgHandlePeersUpdate",
+            "ncclCuMemHostEnable",
+            "uct_rocm_ipc_iface_t_init",
+            "uct_md_query_tl_resources",
+        )
+    ),
+)
+"""Versions of libraries, and crashes: what known defects are recognised by. Stacks only by the functions that those name."""
+
+TEMPLATES = PYTORCH + CUDA + UCX_AND_FABRIC_LIBRARIES + LAUNCHERS + SHELL + VERSIONS_AND_CRASHES
 
 
 class MessageReader(Lines):

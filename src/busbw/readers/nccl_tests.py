@@ -101,7 +101,7 @@ TEMPLATES = (
 )  # fmt: skip
 
 _TYPE = r"(?:u?int|char|half|float|double|bf|fp|f8|f16|f32|f64)\w*"
-_SIGNATURE = re.compile(rf"^(?:[\w.-]{{1,64}}:\s)?[#\s]*(?:(?:size|bytes)\s+(?:count|N)\s|\d+\s+\d+\s+{_TYPE}\s)")
+_SIGNATURE = re.compile(r"^(?:[\w.-]{1,64}:\s)?[#\s]*(?:(?:size|bytes)\s+(?:count|N)\s|\d+\s+\d+\s+[a-z]\w*\s)")
 _PREFIX = re.compile(r"\s*([\w.-]{1,64}):\s+(?=#|\d+\s+\d+\s+[a-z])")
 _DEVICE = re.compile(
     r"Rank\s+(\d{1,9})(?:\s+Group\s+(\d+))?(?:\s+Pid\s+\d+)?\s+on\s+(\S+)\s+device\s+(\d{1,9})\s+\[[^\]]*\]\s*(.*)"

@@ -1,9 +1,9 @@
-"""The JSON files of nccl-tests (`-J FILE`, formats 1 to 3) and of rccl-tests (`-x FILE -Z json`, one object a line).
+"""The JSON files of nccl-tests (`-J FILE`, formats 1 to 3) and of rccl-tests (`-x FILE -Z json`, one object a line, in a list since July 2025).
 
 Full precision, unlike the printed tables. nccl-tests writes by hand, so a file may hold bare `inf`, numbers and
 booleans as strings, halves that are null, and stop in the middle; all that stands before the end is read. Its whole
 environment is in there too: only variables of the allow-list are kept. Sources: NVIDIA/nccl-tests src/util.cu
-(2.19.6), ROCm/rccl-tests pull request 93.
+(2.19.6), ROCm/rccl-tests pull requests 93 and 140.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class NcclTestsJsonReader:
 
     def sniff(self, head: bytes) -> bool:
         """By the first keys of a -J file, or the first line of a -Z json file."""
-        first = head.lstrip()[:4096].partition(b"\n")[0]
+        first = head.lstrip().removeprefix(b"[").lstrip()[:4096].partition(b"\n")[0]
         is_line = first.startswith(b"{") and b'"algBw"' in first and b'"busBw"' in first
         return is_line or _HEAD.match(head) is not None
 
@@ -344,10 +344,10 @@ def _objects(document: _Document) -> Iterator[Item]:
     for text in document.text.split("\n"):
         begin, position = position, position + len(text) + 1
         line = document.line_at(begin)
-        if not text.strip():
+        if text.strip() in ("", "[", "]"):
             continue
         try:
-            result, end = document.value_at(begin + len(text) - len(text.lstrip()))
+            result, end = document.value_at(begin + len(text) - len(text.lstrip(" \t\r[")))
         except ValueError:
             cut = position > len(document.text.rstrip())
             document.lose(

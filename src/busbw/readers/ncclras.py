@@ -70,6 +70,20 @@ TEMPLATES: tuple[Template, ...] = (
         Template(event, f"^{name}: {{peer:s}}", "src/ras/rasnet.cc, peers.cc; ncclras -m", level)
         for name, (event, level) in _MONITORED.items()
     ),
+    Template("ras.rank_at", "Rank {rank:d} has launched up to operation {operation:d}", "ncclras", "warning"),
+    Template(
+        "ras.group",
+        "^ {group:d} {comms:d} {nodes:w} {per_node:w} {per_comm:w} {ranks:w} RUNNING {errors:w}",
+        "ncclras, Communicators table",
+        "info",
+    ),
+    Template("ras.comm", "^comm {comm:x} {status:w} {errors:w}", "ncclras", "info"),
+    Template("ras.comm", "^#{group:d}-{index:d} ({comm:x}) {errors:w}", "ncclras, Errors and Warnings", "warning"),
+    Template("ras.ranks_at", "{ranks:d} ranks have launched up to operation {operation:d}", "ncclras", "warning"),
+    Template("ras.ranks_at", "{ranks:d} rank has launched up to operation {operation:d}", "ncclras", "warning"),
+    Template(
+        "ras.rank", "^ Rank {rank:d} -- GPU {gpu:w} managed by process {pid:d} on node {node:w}", "ncclras", "warning"
+    ),
 )  # fmt: skip
 
 _SIGNATURE = re.compile(

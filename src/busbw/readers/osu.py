@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Any
 
-from busbw.errors import Loss
 from busbw.observations import Artefact, rows_of
 from busbw.readers.base import Item, Lines, PlainLine, Template
+from busbw.readers.losses import Losses
 
 __all__ = ["READER"]
 
@@ -75,16 +75,6 @@ class _Test:
     names: tuple[str, ...] = ()
 
 
-@dataclass(slots=True)
-class _Losses:
-    path: str
-    met: dict[str, Loss] = field(default_factory=dict)
-
-    def add(self, kind: str, line: int, detail: str) -> None:
-        known = self.met.get(kind)
-        self.met[kind] = replace(known, count=known.count + 1) if known else Loss(kind, self.path, line, detail)
-
-
 class OsuReader(Lines):
     """Tables of the OSU micro-benchmarks, anywhere in a log."""
 
@@ -94,7 +84,7 @@ class OsuReader(Lines):
 
     def read_lines(self, artefact: Artefact, lines: Sequence[PlainLine]) -> Iterator[Item]:
         """One row of `measurements` a row. wrong: 0 for Pass, 1 (at least one) for Fail, NULL without -c."""
-        losses = _Losses(artefact.path)
+        losses = Losses(artefact.path)
         rows: list[dict[str, Any]] = []
         test, command, tables = _Test(), _Test(), 0
         for line in lines:
@@ -124,7 +114,7 @@ class OsuReader(Lines):
                 command = _Test(f"osu_{program_name[1]}", ranks=int(processes[1]) if processes else None)
         if rows:
             yield rows_of("measurements", rows)
-        yield from losses.met.values()
+        yield from losses
 
 
 READER = OsuReader()
@@ -146,7 +136,7 @@ def _program(title: str) -> str | None:
     return f"osu_{'i' if found[1] else ''}{collective}"
 
 
-def _row(artefact: Artefact, line: PlainLine, test: _Test, losses: _Losses) -> dict[str, Any] | None:
+def _row(artefact: Artefact, line: PlainLine, test: _Test, losses: Losses) -> dict[str, Any] | None:
     tokens = line.text.split()
     values: dict[str, str] = {}
     for i, column in enumerate(test.columns):

@@ -36,7 +36,7 @@ _TITLE = re.compile(
     r"|(?P<way>Unidirectional|Bidirectional) P2P=(?P<on>Enabled|Disabled) Bandwidth .*\(GB/s\)"
     r"|P2P=(?P<latency_on>Enabled|Disabled) Latency .*\(us\))"
 )
-_SIGNATURE = re.compile(r"P2P=(?:En|Dis)abled (?:Bandwidth|Latency)|P2P Connectivity Matrix|Access Peer Device=")
+_SIGNATURE = re.compile(r"P\dP=(?:En|Dis)abled (?:Bandwidth|Latency)|P\dP Connectivity Matrix|Access Peer Device=")
 _CORNER = re.compile(r"\s*(D\\?D|GPU|CPU)((?:\s+\d+)+)\s*$")
 _ACCESS_LINE = re.compile(r"\s*Device=(\d{1,4}) (CAN|CANNOT) Access Peer Device=(\d{1,4})\b")
 _CELL = re.compile(r"\d{1,12}\.\d{2}", re.ASCII)

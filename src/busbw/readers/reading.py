@@ -154,7 +154,10 @@ def read_artefact(artefact: Artefact, reading: Reading, progress: ReadProgress |
 
 @functools.cache
 def _grammar() -> TextScan:
-    return TextScan(line_readers())
+    try:
+        return TextScan(line_readers())
+    except ValueError as error:  # a reader's mistake, which must not pass for damage of a file
+        raise TypeError(f"a template of a reader does not compile: {error}") from error
 
 
 def _items(artefact: Artefact, reading: Reading, progress: ReadProgress | None) -> Iterator[Item]:

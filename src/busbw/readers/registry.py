@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from importlib.metadata import entry_points
 
 from busbw.errors import InputError
@@ -26,8 +27,21 @@ def all_readers() -> tuple[FileReader | LineReader, ...]:
             raise InputError(
                 f"reader {entry.name} of {entry.value} is neither a FileReader nor a LineReader. Remove its package."
             )
+        if isinstance(reader, LineReader) and reader.signature and _tells_digits_apart(reader.signature):
+            raise InputError(
+                f"reader {entry.name} of {entry.value} has a signature that tells digits apart: {reader.signature.pattern}. "
+                "It sees lines in which every digit is 0; write \\d for each."
+            )
         found.append(reader)
     return tuple(found)
+
+
+_NO_DIGITS = re.compile(r"\{\d*,?\d*\}|\\[dD]|0-\d|\\\d")
+"""Digits of a regular expression that stand for no digit of a text: counts and references; and ranges that begin with 0."""
+
+
+def _tells_digits_apart(signature: re.Pattern[str]) -> bool:
+    return re.search("[1-9]", _NO_DIGITS.sub("", signature.pattern)) is not None
 
 
 def file_readers() -> tuple[FileReader, ...]:

@@ -32,6 +32,9 @@ _PROSE = re.compile(
     re.IGNORECASE,
 )
 """A sentence about a variable is no setting."""
+_LISTING_LINES = 40
+"""So many lines in a row that set a variable of UCX are what `ucx_info -c` prints (250 to 500 lines); people set a handful."""
+_UCX_LINE = re.compile(r"UCX_[A-Z0-9_]+=.*")
 TEMPLATES: tuple[Template, ...] = (
     Template("command.perf_test", "{program:w}_perf -", "a command line of nccl-tests", "info"),
     Template("command.cpu_bind", "--cpu-bind={value:w}", "srun", "info"),
@@ -67,9 +70,11 @@ class SettingsReader(Lines):
                     "rank": line.rank, "name": name, "value": value.strip("\"'").rstrip(","), "origin": "note" if prose else origin,
                 })  # fmt: skip
 
+        listed = _listed(lines)
         for line in lines:
             text = line.text
             prose = _PROSE.search(text) is not None and (_COMMAND.search(text) is None or _OPTION.search(text) is None)
+            prose = prose and line.number not in listed
             if pending is not None and (value := _YAML_VALUE.fullmatch(text)) is not None:
                 found(line, pending, value["value"], "manifest")
                 pending = None
@@ -86,7 +91,8 @@ class SettingsReader(Lines):
                 and (whole := _WHOLE_LINE.fullmatch(text)) is not None
                 and not _COMMAND.search(whole["value"])
             ):
-                found(line, whole["name"], whole["value"], "environment")
+                origin = "ucx_info" if line.number in listed else "environment"
+                found(line, whole["name"], whole["value"], origin)
                 continue
             for match in matches:
                 found(line, match["name"], match["value"], "command line")
@@ -95,3 +101,17 @@ class SettingsReader(Lines):
 
 
 READER = SettingsReader()
+
+
+def _listed(lines: Sequence[PlainLine]) -> frozenset[int]:
+    """Numbers of the lines of `ucx_info -c`: values in effect, which nobody need have set."""
+    found: set[int] = set()
+    run: list[int] = []
+    for line in lines:
+        if line.text.startswith("UCX_") and _UCX_LINE.fullmatch(line.text) is not None:
+            run.append(line.number)
+            continue
+        if len(run) >= _LISTING_LINES:
+            found.update(run)
+        run = []
+    return frozenset(found | (set(run) if len(run) >= _LISTING_LINES else set()))

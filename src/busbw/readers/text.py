@@ -16,7 +16,7 @@ from busbw.errors import Loss
 from busbw.observations import SCHEMAS, Artefact, Rows
 from busbw.observations.artefacts import CHUNK_BYTES
 from busbw.readers._scan import LogScanner
-from busbw.readers.base import Item, LineReader, PlainLine, TableReader, Template
+from busbw.readers.base import EventReader, Item, LineReader, PlainLine, TableReader, Template
 
 __all__ = ["PLAIN_BUDGET_BYTES", "TextScan", "scan_text"]
 
@@ -134,7 +134,7 @@ def scan_text(
     """
     found: set[str] = set() if seen is None else seen
     scanner = grammar.scanner(plain_budget_bytes)
-    plain: list[PlainLine] = []
+    plain = _Plain(grammar)
     for chunk in artefact.chunks():
         scanner.feed(chunk)
         if len(chunk) == CHUNK_BYTES:  # a shorter one is the last: a small file is one batch
@@ -143,16 +143,18 @@ def scan_text(
             progress(len(chunk))
     scanner.finish()
     yield from _batch(scanner, grammar, artefact, plain, found)
-    for reader in grammar.readers:
-        if reader.signature is not None and any(reader.signature.search(line.text) for line in plain):
-            for item in reader.read_lines(artefact, plain):
-                found.add(reader.name)
-                yield item
+    if plain.called:
+        lines = plain.lines()
+        for reader in grammar.readers:
+            if reader in plain.called:
+                for item in reader.read_lines(artefact, lines):
+                    found.add(reader.name)
+                    yield item
     yield from _losses(scanner.counts(), artefact)
 
 
 def _batch(
-    scanner: LogScanner, grammar: TextScan, artefact: Artefact, plain: list[PlainLine], found: set[str]
+    scanner: LogScanner, grammar: TextScan, artefact: Artefact, plain: _Plain, found: set[str]
 ) -> Iterator[Item]:
     raw = scanner.take()
     for reader, rows in grammar.rows(raw, scanner, artefact):
@@ -162,32 +164,79 @@ def _batch(
         return
     batch, template, is_plain = grammar.events(raw, scanner, artefact)
     if is_plain.any():
-        plain.extend(_plain_lines(raw, np.flatnonzero(is_plain), scanner, grammar))
+        plain.add(raw, np.flatnonzero(is_plain), scanner)
     if batch.num_rows:
-        yield Rows("events", batch)
         if (template < 0).any():
             found.add("nccl-log")
         owner = np.where(template >= 0, grammar.owner[np.maximum(template, 0)], -1) if len(grammar.owner) else template
+        derived: list[Iterator[Item]] = []
+        as_they_are = np.ones(len(owner), dtype=bool)
         for i in np.unique(owner[owner >= 0]).tolist():
             reader, mine = grammar.readers[i], np.flatnonzero(owner == i)
             found.add(reader.name)
-            yield from reader.derive(batch if len(mine) == batch.num_rows else batch.take(pa.array(mine)))
+            events = batch if len(mine) == batch.num_rows else batch.take(pa.array(mine))
+            if isinstance(reader, EventReader):
+                events = reader.completed(events)
+                as_they_are[mine] = False
+                yield Rows("events", events)
+            derived.append(reader.derive(events))
+        if as_they_are.any():
+            yield Rows("events", batch if as_they_are.all() else batch.filter(pa.array(as_they_are)))
+        for items in derived:
+            yield from items
 
 
-def _plain_lines(raw: dict[str, Any], rows: np.ndarray, scanner: LogScanner, grammar: TextScan) -> Iterator[PlainLine]:
-    texts = _strings(raw["text"]).take(pa.array(rows)).to_pylist()
-    hosts = _interned(raw["host"][rows], scanner.hosts()).to_pylist()
-    for text, number, offset, rank, template, host in zip(
-        texts,
-        raw["line"][rows].tolist(),
-        raw["byte_offset"][rows].tolist(),
-        raw["rank"][rows].tolist(),
-        raw["template_index"][rows].tolist(),
-        hosts,
-        strict=True,
-    ):
-        event = grammar.templates[template].event if template >= 0 else None
-        yield PlainLine(number, offset, text, rank if rank >= 0 else None, host, event)
+_DIGITS = np.arange(256, dtype=np.uint8)
+_DIGITS[ord("0") : ord("9") + 1] = ord("0")
+
+
+class _Plain:
+    """Lines without NCCL's marker, in columns until a reader wants them."""
+
+    def __init__(self, grammar: TextScan) -> None:
+        self._grammar = grammar
+        self._batches: list[tuple[pa.StringArray, pa.StringArray, dict[str, np.ndarray]]] = []
+        self._shapes: set[str] = set()
+        self._waiting = [r for r in grammar.readers if r.signature is not None]
+        self.called: list[LineReader] = []
+        """Readers whose signature some line has."""
+
+    def add(self, raw: dict[str, Any], rows: np.ndarray, scanner: LogScanner) -> None:
+        """Keeps these lines of a batch. A log prints few shapes of lines very often, so signatures are looked for once a shape."""
+        text = _strings(raw["text"]).take(pa.array(rows))
+        hosts = _interned(raw["host"][rows], scanner.hosts())
+        self._batches.append(
+            (text, hosts, {name: raw[name][rows] for name in ("line", "byte_offset", "rank", "template_index")})
+        )
+        if not self._waiting:
+            return
+        new = set(_shapes(text).unique().to_pylist()) - self._shapes
+        self._shapes |= new
+        for reader in self._waiting[:]:
+            if reader.signature is not None and any(map(reader.signature.search, new)):
+                self.called.append(reader)
+                self._waiting.remove(reader)
+
+    def lines(self) -> list[PlainLine]:
+        """All of them, in order."""
+        events = [template.event for template in self._grammar.templates]
+        return [
+            PlainLine(
+                number, offset, text, rank if rank >= 0 else None, host, events[template] if template >= 0 else None
+            )
+            for texts, hosts, columns in self._batches
+            for text, host, number, offset, rank, template in zip(
+                texts.to_pylist(), hosts.to_pylist(), *(columns[name].tolist() for name in columns), strict=True
+            )
+        ]
+
+
+def _shapes(text: pa.StringArray) -> pa.StringArray:
+    """The same lines with every digit a 0."""
+    _, offsets, data = text.buffers()
+    if data is None:
+        return text
+    return pa.StringArray.from_buffers(len(text), offsets, pa.py_buffer(_DIGITS[np.frombuffer(data, np.uint8)]))
 
 
 def _losses(counts: dict[str, int], artefact: Artefact) -> Iterator[Loss]:

@@ -1,6 +1,7 @@
-"""`nvidia-smi topo -m` wherever it stands in a text: one topology for each matrix, and its pairs as `paths`.
+"""`nvidia-smi topo -m` and `-p2p` wherever they stand in a text: pairs as `paths`, and one topology for each matrix of -m.
 
-The format itself is read by busbw.hardware.formats; this module finds where a matrix begins and ends.
+Of -m the format itself is read by busbw.hardware.formats; this module finds where a matrix begins and ends. A matrix of -p2p says
+whether the driver lets one GPU reach the other, by the words of its legend: OK, CNS, GNS, TNS, NS, DR, U.
 """
 
 from __future__ import annotations
@@ -8,11 +9,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 from busbw.errors import InputError, Loss
 from busbw.hardware.formats import TopologyMatrix, read_topology_matrix
+from busbw.hardware.formats.topo_matrix import Link, MatrixRow
 from busbw.observations import Artefact, rows_of
 from busbw.readers.base import Item, Lines, PlainLine, Template
+from busbw.readers.plain_rows import Damage, by_writer, event_row, place
 
 __all__ = ["READER"]
 
@@ -21,11 +25,25 @@ _DEVICE = (
     r"|(?:mlx|bnxt|irdma|ionic|efa|hfi|hns|ib|roce|rdma|cxi)[\w.-]{0,40}?\d[\w.-]{0,40}"
 )
 _WORD = r"(?:X|NV\d+|PIX|PXB|PHB|NODE|SYS|SOC|XGMI|PCIE)"
-_SIGNATURE = re.compile(rf"^\s*(?:{_DEVICE})(?:\s+{_WORD})+(?:\s|$)|^\s*(?:{_DEVICE})(?:\s+(?:{_DEVICE}))+(?:\s|$)")
+_P2P = {
+    "OK": "reachable", "CNS": "chipset not supported", "GNS": "GPU not supported", "TNS": "topology not supported", "NS": "not supported",
+    "DR": "disabled by a registry key", "U": "unknown",
+}  # fmt: skip
+"""Words of `nvidia-smi topo -p2p` by its own legend (drivers 384 to 580)."""
+_P2P_ROW = re.compile(
+    rf"\s*GPU(?P<gpu>\d{{1,3}})(?P<cells>(?=.*\s(?:{'|'.join(_P2P)})(?:\s|$))(?:\s+(?:X|{'|'.join(_P2P)}))+)\s*"
+)
+_P2P_BROKEN = re.compile(r"\s*GPU\d{1,3}(?:\s+\S{1,12})+\s*")
+_P2P_HEADER = re.compile(r"\s*GPU\d{1,3}(?:\s+GPU\d{1,3})*\s*")
+_P2P_COMMAND = re.compile(r"topo\s+(?:-p2p|--p2p_status)\s+(?P<what>[rwnapc]{1,4})\b")
+_SIGNATURE = re.compile(
+    rf"^\s*GPU\d+(?:\s+(?:X|{'|'.join(_P2P)}))+\s*$|^\s*(?:{_DEVICE})(?:\s+{_WORD})+(?:\s|$)|^\s*(?:{_DEVICE})(?:\s+(?:{_DEVICE}))+(?:\s|$)"
+)
 _HEADER = re.compile(
     rf"\s*(?:{_DEVICE})(?:\s+(?:{_DEVICE}))*(?:\s+(?:CPU Affinity|NUMA Affinity|GPU NUMA ID|CPU|NUMA).*)?\s*$"
 )
-_ROW = re.compile(rf"\s*(?:{_DEVICE})(?:\s+(?:{_WORD}|N/A)(?=\s|$))+")
+_ROW = re.compile(rf"\s*(?:{_DEVICE})(?:\s+0)?(?:\s+(?:{_WORD}|N/A)(?=\s|$))+")
+"""AMD's tool writes 0 for a device itself."""
 _LEGEND = re.compile(r"\s*(?:NIC )?Legend:|\s*(?:X|SYS|NODE|PHB|PXB|PIX|NV#)\s+=|\s*(?:NIC|HCA)\d+\s*:\s*\S+\s*$")
 _REACH = 12
 """Foreign lines after which a matrix is over."""
@@ -39,9 +57,17 @@ class TopologyMatrixReader(Lines):
     signature: re.Pattern[str] | None = _SIGNATURE
 
     def read_lines(self, artefact: Artefact, lines: Sequence[PlainLine]) -> Iterator[Item]:
-        """A TopologyMatrix and its `paths` for every block; src and dst as the matrix names them."""
+        """A TopologyMatrix and its `paths` for every block; src and dst as the matrix names them.
+
+        Of -p2p `paths` with the word as printed, and event gpu.peer_refused for each pair that is not OK; `operation` is what was asked
+        (r, w, n for NVLink, a for atomics, p), where the command stands above the matrix.
+        """
         for block in _blocks(lines):
             yield from _read_block(artefact, block)
+        damage = Damage(artefact)
+        for written in by_writer(lines):
+            yield from _peer_access(artefact, written, damage)
+        yield from damage.losses()
 
 
 READER = TopologyMatrixReader()
@@ -55,7 +81,7 @@ def _blocks(lines: Sequence[PlainLine]) -> Iterator[list[PlainLine]]:
         text = line.text
         if not text.lstrip()[:1].isalpha():
             continue
-        is_row = _ROW.match(text) is not None
+        is_row = _ROW.match(text) is not None and _P2P_ROW.fullmatch(text) is None
         if not is_row and _HEADER.match(text) is not None:
             if rows:
                 yield block
@@ -103,6 +129,56 @@ def _read_block(artefact: Artefact, block: list[PlainLine]) -> Iterator[Item]:
     )
     for loss in losses:
         yield replace(loss, line=number_of[loss.line - 1] if loss.line is not None else None)
+
+
+def _peer_access(artefact: Artefact, lines: Sequence[PlainLine], damage: Damage) -> Iterator[Item]:
+    """Matrices of topo -p2p: under a header of GPUs alone, rows of the legend's words."""
+    paths: list[dict[str, Any]] = []
+    refused: list[dict[str, Any]] = []
+    columns: list[str] = []
+    rows: list[MatrixRow] = []
+    operation: str | None = None
+    foreign = 0
+    for line in lines:
+        text = line.text
+        if (command := _P2P_COMMAND.search(text)) is not None:
+            operation = command["what"]
+        elif _P2P_HEADER.fullmatch(text) is not None:
+            yield from _matrix_of(artefact, columns, rows)
+            columns, rows, foreign = text.split(), [], 0
+        elif columns and (row := _P2P_ROW.fullmatch(text)) is not None:
+            gpu, cells = f"GPU{row['gpu']}", row["cells"].split()
+            if len(cells) != len(columns):
+                damage.add("damaged-row", line, f"row of {gpu} has {len(cells)} cells under {len(columns)} GPUs")
+            foreign = 0
+            links: list[Link] = []
+            for peer, cell in zip(columns, cells, strict=False):
+                links.append(Link(gpu, peer, cell, line.number))
+                if cell == "X":
+                    continue
+                paths.append({**place(artefact, line), "src": gpu, "dst": peer, "path": cell})
+                if cell != "OK":
+                    fields = {"src": gpu, "dst": peer, "status": cell, "meaning": _P2P[cell], "operation": operation}
+                    refused.append(event_row(artefact, line, "gpu.peer_refused", fields))
+            rows.append(MatrixRow(gpu, tuple(links), None, None, None, line.number))
+        elif rows and _P2P_BROKEN.fullmatch(text) is not None and any(word in _P2P for word in text.split()[1:]):
+            damage.add("damaged-row", line, f"a cell is no word of the legend: {text.strip()[:60]!r}")
+        elif columns:
+            foreign += 1
+            if foreign > _REACH:
+                yield from _matrix_of(artefact, columns, rows)
+                columns, rows, operation = [], [], None
+    yield from _matrix_of(artefact, columns, rows)
+    if refused:
+        yield rows_of("events", refused)
+    if paths:
+        yield rows_of("paths", paths)
+
+
+def _matrix_of(artefact: Artefact, columns: Sequence[str], rows: Sequence[MatrixRow]) -> Iterator[TopologyMatrix]:
+    """A matrix of -p2p as a topology whose links are the words of its legend, if it has rows."""
+    if rows:
+        yield TopologyMatrix(artefact.path, tuple(columns), tuple(rows), ())
 
 
 def _with_lines_of_file(matrix: TopologyMatrix, number_of: list[int]) -> TopologyMatrix:

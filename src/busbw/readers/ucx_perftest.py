@@ -1,21 +1,22 @@
 """ucx_perftest: its box table, its `Final:` row, and the comma-separated form (`-v`).
 
 MB/s is 2^20 bytes/s. The third group of columns is called latency for the *_lat tests and overhead for the others
-(always latency in 1.6): time_ns is filled from a latency only, which is half a round trip. Size and test stand in no
-row: they come from the command line or from the box that the server prints. Progress rows are passed over. Source:
-run with 1.13.1; a box of 1.6 in openucx/ucx issues.
+(always latency in 1.6; overhead over a batch whose lines name the tests): time_ns is filled from a latency only, which is half a round trip.
+Size and test stand in no row: they come from the command line, from the box that the server prints, or from the lines of a
+batch file in the same text; where none of these is there, that is counted as lost. Progress rows are passed over; with
+several threads only the whole run has figures. Source: run with 1.13.1; a box of 1.6 in openucx/ucx issues.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from busbw.errors import Loss
 from busbw.observations import Artefact, rows_of
 from busbw.readers.base import Item, Lines, PlainLine, Template
+from busbw.readers.losses import Losses
 
 __all__ = ["READER"]
 
@@ -34,11 +35,19 @@ _TEST_OPTION = re.compile(r"\s-t\s*([a-z0-9_]+)")
 _SIZE_OPTION = re.compile(r"\s-s\s*(\d{1,18})(?=\s|$)")
 _SIZE_BOX = re.compile(r"\|\s*Message size:\s*(\d{1,18})\s*\|")
 _TEST_BOX = re.compile(r"\|\s*Test:\s*(.*?)\s*\|")
-_BATCH = re.compile(r"(\S+)\s+.*-t\s")
+_BATCH = re.compile(r"(?P<label>[^\s|#$+>-]\S{0,63})(?P<options>(?:\s+-\w+(?:\s+[^\s-]\S*)?)+)\s*")
+"""A line of a batch file: a label, then options."""
 _COUNT = re.compile(r"\d{1,15}", re.ASCII)
 _TIME = re.compile(r"\d{1,12}\.\d{3}|nan|inf", re.ASCII)
 _RATE = re.compile(r"\d{1,12}\.\d{2}|nan|inf", re.ASCII)
 _SHAPES = (_COUNT, _TIME, _TIME, _TIME, _RATE, _RATE, _COUNT, _COUNT)
+_THREADS_SHAPES = (_COUNT, _TIME, _RATE, _COUNT)
+"""-T: iterations, and the figures of the whole run."""
+
+
+_GETS = re.compile(r"(?:ucp_)?(?:get|fadd|swap|cswap)(?:$|_lat)")
+"""Tests of which 1.13.1 prints a latency though their name does not say so."""
+_MOST_BATCH_LINES = 10_000
 
 
 @dataclass(slots=True)
@@ -57,16 +66,6 @@ class _Box:
     """The newest row where only the last of all counts."""
 
 
-@dataclass(slots=True)
-class _Losses:
-    path: str
-    met: dict[str, Loss] = field(default_factory=dict)
-
-    def add(self, kind: str, line: int, detail: str) -> None:
-        known = self.met.get(kind)
-        self.met[kind] = replace(known, count=known.count + 1) if known else Loss(kind, self.path, line, detail)
-
-
 class UcxPerftestReader(Lines):
     """Results of ucx_perftest, anywhere in a log."""
 
@@ -76,12 +75,13 @@ class UcxPerftestReader(Lines):
 
     def read_lines(self, artefact: Artefact, lines: Sequence[PlainLine]) -> Iterator[Item]:
         """One row of `measurements` a test: the whole run's average, never a progress row."""
-        losses = _Losses(artefact.path)
+        losses = Losses(artefact.path)
         rows: list[dict[str, Any]] = []
         box: _Box | None = None
         heading: PlainLine | None = None
         size: int | None = None
         test: str | None = None
+        batch: dict[str, tuple[str | None, int | None]] = {}
         tables = 0
         for line in lines:
             text = line.text
@@ -110,8 +110,12 @@ class UcxPerftestReader(Lines):
                     tables, "label" if not text.startswith("iterations") else None, True, False, csv[1], size, test
                 )
                 tables += 1
+            elif " -t" in text and (listed := _BATCH.fullmatch(text)) is not None:
+                one_size, one_test = _SIZE_OPTION.search(listed["options"]), _TEST_OPTION.search(listed["options"])
+                if len(batch) < _MOST_BATCH_LINES:
+                    batch[listed["label"]] = (one_test[1] if one_test else None, int(one_size[1]) if one_size else None)
             elif box is not None and not text.startswith("+"):
-                row = _row(artefact, line, box, losses)
+                row = _row(artefact, line, box, batch, losses)
                 if row is None:
                     continue
                 if box.labelled is None:
@@ -119,9 +123,13 @@ class UcxPerftestReader(Lines):
                 else:
                     rows.append(row)
         _close(box, rows)
+        for row in rows:
+            if row["size_bytes"] is None:
+                detail = "no command line and no box of the server say the size of the messages; it stays unknown. Keep the command with the output"
+                losses.add("size-unknown", row["line"], detail)
         if rows:
             yield rows_of("measurements", rows)
-        yield from losses.met.values()
+        yield from losses
 
 
 READER = UcxPerftestReader()
@@ -134,27 +142,39 @@ def _close(box: _Box | None, rows: list[dict[str, Any]]) -> None:
         box.last = None
 
 
-def _row(artefact: Artefact, line: PlainLine, box: _Box, losses: _Losses) -> dict[str, Any] | None:
+def _row(
+    artefact: Artefact,
+    line: PlainLine,
+    box: _Box,
+    batch: Mapping[str, tuple[str | None, int | None]],
+    losses: Losses,
+) -> dict[str, Any] | None:
     """A final row; None for progress rows and the lines of others."""
     text = line.text
+    label: str | None = None
     if box.csv:
-        tokens = text.strip().split(",")
+        tokens = [token.strip() for token in text.split(",")]  # a count is padded to four
         if len(tokens) < 2:
             return None
-        tokens = tokens[1:] if box.labelled else tokens
+        if box.labelled:
+            label, tokens = tokens[0], tokens[1:]
     else:
         if _PROGRESS.match(text):
             return None
         tokens = text.split()
         if box.labelled and tokens and not _COUNT.fullmatch(tokens[0]):
-            tokens = tokens[1:]
+            label, tokens = tokens[0], tokens[1:]
     if not tokens or not _COUNT.fullmatch(tokens[0]):
         return None
     if len(tokens) == 1 and not text.lstrip().startswith("Final:") and not text[:1].isspace():
         return None
-    for i, shape in enumerate(_SHAPES):
+    several_threads = len(tokens) == len(_THREADS_SHAPES) and all(
+        shape.fullmatch(token) for shape, token in zip(_THREADS_SHAPES, tokens, strict=True)
+    )
+    shapes = _THREADS_SHAPES if several_threads else _SHAPES
+    for i, shape in enumerate(shapes):
         if i == len(tokens) or (i == len(tokens) - 1 and not shape.fullmatch(tokens[i])):
-            detail = f"row has {len(tokens)} of {len(_SHAPES)} figures; the output is cut. Run the test again"
+            detail = f"row has {len(tokens)} of {len(shapes)} figures; the output is cut. Run the test again"
             losses.add("truncated-row", line.number, detail)
             return None
         if not shape.fullmatch(tokens[i]):
@@ -164,10 +184,16 @@ def _row(artefact: Artefact, line: PlainLine, box: _Box, losses: _Losses) -> dic
                 )
                 losses.add("damaged-row", line.number, detail)
             return None
-    test = box.test
-    is_latency = "lat" in test if test is not None else box.is_latency
-    time = tokens[3] if is_latency else None
-    p99 = tokens[1] if is_latency and (box.percentile or "").startswith("99.0") else None
+    test, size = box.test, box.size
+    is_batch = label is not None and label != "Final:"
+    if is_batch and label is not None and label in batch:
+        test, size = batch[label]
+    elif is_batch and test is None and not box.is_latency:
+        detail = "the box over a batch says overhead whatever its tests are, and nothing says which test a label is: its times stay unknown. Keep the batch file"
+        losses.add("test-unknown", line.number, detail)
+    is_latency = _prints_latency(box, test, is_batch)
+    overall, rate = (tokens[1], tokens[2]) if several_threads else (tokens[3], tokens[5])
+    p99 = tokens[1] if is_latency and not several_threads and (box.percentile or "").startswith("99.0") else None
     return {
         "artefact": artefact.sha256,
         "line": line.number,
@@ -175,13 +201,20 @@ def _row(artefact: Artefact, line: PlainLine, box: _Box, losses: _Losses) -> dic
         "tool": "ucx_perftest",
         "table_index": box.index,
         "collective": "send_recv" if test is not None and re.match(r"(?:ucp_)?(?:tag|am|stream)", test) else None,
-        "size_bytes": box.size,
+        "size_bytes": size,
         "ranks": 2,
-        "time_ns": _nanoseconds(time),
-        "algbw_bytes_per_s": None if tokens[5][-1] in "nf" else float(tokens[5]) * _MB,
+        "time_ns": _nanoseconds(overall if is_latency else None),
+        "algbw_bytes_per_s": None if rate[-1] in "nf" else float(rate) * _MB,
         "iterations": int(tokens[0]),
         "p99_ns": _nanoseconds(p99),
     }
+
+
+def _prints_latency(box: _Box, test: str | None, is_batch: bool) -> bool:
+    """Whether the third group of columns is a latency. The box says so; not in 1.6, nor over a batch whose lines name the tests."""
+    if not box.csv and box.labelled is not None and (box.is_latency or not is_batch):
+        return box.is_latency
+    return test is not None and ("lat" in test or _GETS.match(test) is not None)
 
 
 def _nanoseconds(token: str | None) -> int | None:

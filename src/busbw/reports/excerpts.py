@@ -112,5 +112,5 @@ def _neighbours(file: Path, ref: LineRef) -> list[tuple[int, str]]:
 
 
 def _text(line: bytes) -> str:
-    text = _ESCAPES.sub("", line.rstrip(b"\r").decode("utf-8", "replace"))
+    text = _ESCAPES.sub("", line.rstrip(b"\r").decode("utf-8", "replace")).removeprefix("\ufeff")
     return text if len(text) <= MAX_CONTEXT_CHARS else text[:MAX_CONTEXT_CHARS] + " ..."

@@ -5,68 +5,48 @@ Colours are the page's own (CSS variables), so one drawing serves light and dark
 
 from __future__ import annotations
 
-import contextlib
-import io
-import logging
 import math
 import re
 import statistics
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from busbw.diagnosis.facts import Curve, Pair, Point
 from busbw.hardware import ExpectedRange
-from busbw.reports.excerpts import visible
+from busbw.reports.svg import (
+    ALARM,
+    BAND,
+    FIRST,
+    HEAT_STEPS,
+    INK,
+    MUTED,
+    PAPER,
+    SECOND,
+    drawing,
+    heat_colour,
+    printable,
+    to_svg,
+)  # fmt: skip
 from busbw.units import GB, format_bytes, format_rate
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+    from matplotlib.patches import Rectangle
 
-__all__ = ["HEAT_STEPS", "PairMatrix", "curve_svg", "pair_matrices", "pair_svg"]
+__all__ = ["PairMatrix", "curve_svg", "odd_ends", "pair_matrices", "pair_svg"]
 
-HEAT_STEPS = 8
-"""Shades of a pair matrix, `--heat-0` (as it should be) to `--heat-7` (worst)."""
 MAX_ENDS = 96
 """Rows and columns of a pair matrix that are drawn."""
+MAX_WRITTEN = 24
+"""Columns up to which the figures are written into the cells."""
+MAX_POINTS = 400
+"""Points of a curve that are drawn; of more, every k-th and those that a finding names."""
+ODD = 1.25
+"""From how many times worse than the median end on an end is marked as odd. A guess: rules judge, a drawing points."""
 
 _SHOWN = {"bytes/s": (1 / GB, "GB/s"), "ns": (1e-3, "us"), "s": (1e6, "us"), "1": (1.0, "")}
 """Units of tables as the field prints them, with the factor."""
-
-# Stand-ins for the page's colours: values no other part of a drawing uses, replaced once the SVG is written.
-_INK, _MUTED, _GRID, _BAND, _FIRST, _SECOND, _ALARM, _PAPER = (f"#0102{n:02x}" for n in range(8))
-_VARIABLES = {
-    _INK: "--ink",
-    _MUTED: "--muted",
-    _GRID: "--grid",
-    _BAND: "--band",
-    _FIRST: "--first",
-    _SECOND: "--second",
-    _ALARM: "--alarm",
-    _PAPER: "--paper",
-    **{f"#0103{n:02x}": f"--heat-{n}" for n in range(HEAT_STEPS)},
-    "#0103ff": "--heat-none",
-}
-_STYLE: dict[Any, Any] = {
-    "svg.fonttype": "none",
-    "text.parse_math": False,
-    "svg.hashsalt": "busbw",
-    "font.family": "DejaVu Sans",
-    "font.size": 9.0,
-    "axes.edgecolor": _MUTED,
-    "axes.labelcolor": _INK,
-    "axes.linewidth": 0.8,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "text.color": _INK,
-    "xtick.color": _MUTED,
-    "ytick.color": _MUTED,
-    "xtick.labelcolor": _INK,
-    "ytick.labelcolor": _INK,
-    "grid.color": _GRID,
-    "grid.linewidth": 0.6,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,27 +73,33 @@ def curve_svg(
     rates = [p for p in curve.points if p.size_bytes and 0 < (p.busbw_bytes_per_s or 0) < math.inf]
     times = [p for p in curve.points if p.size_bytes and (p.time_ns or 0) > 0]
     by_rate = len(rates) > 1
-    points = rates if by_rate else times
+    points = _thinned(rates if by_rate else times, evidence)
     if len({p.size_bytes for p in points}) < 2:
         return None
 
     def value(point: Point) -> float:
         return (point.busbw_bytes_per_s or 0) / GB if by_rate else (point.time_ns or 0) / 1e3
 
-    with _drawing(5.6, 3.1) as (figure, axes):
+    with drawing(4.8, 3.0) as (figure, axes):
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
         axes.grid(True, which="major")
         series = {
-            False: ("out of place", _FIRST, "o"),
-            True: ("in place", _SECOND, "s"),
-            None: ("measured", _FIRST, "o"),
+            False: ("out of place", FIRST, "o"),
+            True: ("in place", SECOND, "s"),
+            None: ("measured", FIRST, "o"),
         }
         for in_place, (label, colour, marker) in series.items():
             chosen = sorted((p for p in points if p.in_place is in_place), key=lambda p: p.size_bytes or 0)
             if chosen:
                 xs, ys = [p.size_bytes or 0 for p in chosen], [value(p) for p in chosen]
-                axes.plot(xs, ys, color=colour, marker=marker, markersize=3, linewidth=1.3, label=label, zorder=3)
+                # The two mostly lie on one another: hollow marks and a broken line leave the other in sight.
+                look: dict[str, Any] = (
+                    {"linestyle": (0, (3, 2)), "markerfacecolor": "none", "markersize": 4.5}
+                    if in_place
+                    else {"markersize": 3}
+                )
+                axes.plot(xs, ys, color=colour, marker=marker, linewidth=1.3, label=label, zorder=3, **look)
         ringed = [p for p in points if (p.at.path, p.at.line) in evidence]
         if ringed:
             axes.plot(
@@ -123,7 +109,7 @@ def curve_svg(
                 marker="o",
                 markersize=8,
                 markerfacecolor="none",
-                markeredgecolor=_ALARM,
+                markeredgecolor=ALARM,
                 markeredgewidth=1.2,
                 label="named by a finding",
                 zorder=4,
@@ -137,15 +123,42 @@ def curve_svg(
         axes.set_ylabel("busbw, GB/s" if by_rate else "time, us")
         axes.legend(loc="best", frameon=False, fontsize=8)
         kind = "bus bandwidth" if by_rate else "time"
-        return _svg(figure, prefix, f"{kind} over size, {curve.collective or curve.tool}, {len(points)} points")
+        title = f"{kind} over size, {curve.collective or curve.tool}, {len(points)} points"
+        return to_svg(figure, prefix, title, _described(points, value, "GB/s" if by_rate else "us", expected, ringed))
+
+
+def _thinned(points: Sequence[Point], evidence: Collection[tuple[str, int]]) -> list[Point]:
+    every = math.ceil(len(points) / MAX_POINTS)
+    return [p for k, p in enumerate(points) if k % every == 0 or (p.at.path, p.at.line) in evidence][: 2 * MAX_POINTS]
+
+
+def _described(
+    points: Sequence[Point],
+    value: Callable[[Point], float],
+    unit: str,
+    expected: ExpectedRange | None,
+    ringed: Sequence[Point],
+) -> str:
+    """What the curve shows, in words."""
+    first, last = min(points, key=lambda p: p.size_bytes or 0), max(points, key=lambda p: p.size_bytes or 0)
+    told = [
+        f"From {value(first):.3g} {unit} at {format_bytes(first.size_bytes or 0)} to {value(last):.3g} {unit} at {format_bytes(last.size_bytes or 0)}."
+    ]
+    if expected is not None:
+        told.append(
+            f"Expected from {format_bytes(expected.reached_at_bytes)} on: {format_rate(expected.low_bytes_per_s)} or more."
+        )
+    if ringed:
+        told.append(f"{len(ringed)} points are named by a finding.")
+    return " ".join(told)
 
 
 def _draw_expected(axes: Axes, expected: ExpectedRange, largest: int) -> None:
     low, high = expected.low_bytes_per_s / GB, expected.high_bytes_per_s / GB
     left = min(expected.reached_at_bytes, largest / 2)
     label = f"expected, {format_rate(expected.low_bytes_per_s)} or more"
-    axes.fill_between([left, largest], low, high, color=_BAND, linewidth=0, zorder=1, label=label)
-    axes.plot([left, largest], [low, low], color=_MUTED, linewidth=1.0, linestyle=(0, (4, 3)), zorder=2)
+    axes.fill_between([left, largest], low, high, color=BAND, linewidth=0, zorder=1, label=label)
+    axes.plot([left, largest], [low, low], color=MUTED, linewidth=1.0, linestyle=(0, (4, 3)), zorder=2)
 
 
 def pair_matrices(pairs: Sequence[Pair], most: int = 6) -> list[PairMatrix]:
@@ -180,8 +193,36 @@ def pair_matrices(pairs: Sequence[Pair], most: int = 6) -> list[PairMatrix]:
     return found
 
 
+def odd_ends(matrix: PairMatrix) -> tuple[frozenset[int], frozenset[int]]:
+    """Rows and columns whose median is ODD times worse than the median of all rows, of all columns.
+
+    Nothing is odd among fewer than three, nor where half of them or more would be.
+    """
+    rows = [
+        [v for j, v in enumerate(row) if v is not None and not _is_self(matrix, i, j)]
+        for i, row in enumerate(matrix.values)
+    ]
+    columns = [
+        [v for i, row in enumerate(matrix.values) if (v := row[j]) is not None and not _is_self(matrix, i, j)]
+        for j in range(len(matrix.dst))
+    ]
+    return _odd(rows, matrix.low_is_bad), _odd(columns, matrix.low_is_bad)
+
+
+def _odd(lines: Sequence[Sequence[float]], low_is_bad: bool) -> frozenset[int]:
+    medians = {k: statistics.median(line) for k, line in enumerate(lines) if line}
+    if len(medians) < 3:
+        return frozenset()
+    usual = statistics.median(medians.values())
+    found = frozenset(k for k, m in medians.items() if _times_worse(m, usual, low_is_bad) >= ODD)
+    return found if 2 * len(found) < len(medians) else frozenset()
+
+
 def pair_svg(matrix: PairMatrix, prefix: str = "p") -> str:
-    """A heat map, darker where worse, with the figures written in where there is room. The diagonal has no shade."""
+    """A heat map, darker where worse, with the figures written in where there is room. The diagonal has no shade.
+
+    Rows and columns that are odd as a whole are framed, and their names carry an arrow.
+    """
     rows, columns = len(matrix.src), len(matrix.dst)
     off_diagonal = [
         v
@@ -190,35 +231,104 @@ def pair_svg(matrix: PairMatrix, prefix: str = "p") -> str:
         if v is not None and not _is_self(matrix, i, j)
     ]
     usual = statistics.median(off_diagonal) if off_diagonal else 0.0
+    odd_rows, odd_columns = odd_ends(matrix)
     cell = 0.46 if columns <= 12 else 0.34 if columns <= 24 else max(6.4 / columns, 0.06)
-    with _drawing(1.0 + cell * columns, 0.7 + cell * 0.62 * rows) as (figure, axes):
-        from matplotlib.patches import Rectangle  # noqa: PLC0415 - loaded only where something is drawn
-
-        for i, row in enumerate(matrix.values):
-            for j, value in enumerate(row):
-                step = None if value is None or _is_self(matrix, i, j) else _heat(value, usual, matrix.low_is_bad)
-                fill = "#0103ff" if step is None else f"#0103{step:02x}"
-                axes.add_patch(
-                    Rectangle((j, i), 1, 1, facecolor=fill, edgecolor=_PAPER, linewidth=0.8 if columns <= 24 else 0)
-                )
-                if value is not None and columns <= 24:
-                    ink = _PAPER if step is not None and step >= HEAT_STEPS // 2 else _INK
-                    size = 8 if columns <= 12 else 6.5
-                    figure_text = f"{value:.3g}" if value < 1e4 else f"{value:.0f}"
-                    axes.text(j + 0.5, i + 0.5, figure_text, color=ink, fontsize=size, ha="center", va="center")
+    with drawing(1.2 + cell * columns, 0.9 + cell * 0.62 * rows) as (figure, axes):
+        steps = [
+            [
+                None if v is None or _is_self(matrix, i, j) else _heat(v, usual, matrix.low_is_bad)
+                for j, v in enumerate(row)
+            ]
+            for i, row in enumerate(matrix.values)
+        ]
+        _fill_cells(axes, steps, apart=columns <= MAX_WRITTEN)
+        if columns <= MAX_WRITTEN:
+            for i, row in enumerate(matrix.values):
+                for j, value in enumerate(row):
+                    if value is not None:
+                        _write_figure(axes, (i, j), value, steps[i][j], 8 if columns <= 12 else 6.5)
+        for i in odd_rows:
+            axes.add_patch(_frame((0, i), columns, 1))
+        for j in odd_columns:
+            axes.add_patch(_frame((j, 0), 1, rows))
         axes.set_xlim(0, columns)
         axes.set_ylim(rows, 0)
         every = max(1, max(rows, columns) // 32)
-        axes.set_xticks([j + 0.5 for j in range(0, columns, every)], [_short(e) for e in matrix.dst[::every]])
-        axes.set_yticks([i + 0.5 for i in range(0, rows, every)], [_short(e) for e in matrix.src[::every]])
-        if max((len(_short(e)) for e in matrix.dst), default=0) > 4:
+        shown_rows = sorted({*range(0, rows, every), *odd_rows})
+        shown_columns = sorted({*range(0, columns, every), *odd_columns})
+        axes.set_yticks([i + 0.5 for i in shown_rows], [_end_label(matrix.src[i], i in odd_rows) for i in shown_rows])
+        axes.set_xticks(
+            [j + 0.5 for j in shown_columns], [_end_label(matrix.dst[j], j in odd_columns) for j in shown_columns]
+        )
+        if max((len(printable(e)) for e in matrix.dst), default=0) > 4:
             axes.tick_params(axis="x", labelrotation=60)
         axes.tick_params(length=0, labelsize=8)
         axes.set_xlabel("to", fontsize=8)
         axes.set_ylabel("from", fontsize=8)
         for spine in axes.spines.values():
             spine.set_visible(False)
-        return _svg(figure, prefix, f"{matrix.title}, {rows} by {columns}")
+        for labels, odd, shown in (
+            (axes.get_yticklabels(), odd_rows, shown_rows),
+            (axes.get_xticklabels(), odd_columns, shown_columns),
+        ):
+            for label, k in zip(labels, shown, strict=True):
+                if k in odd:
+                    label.set_color(ALARM)
+                    label.set_fontweight("bold")
+        return to_svg(figure, prefix, f"{matrix.title}, {rows} by {columns}", _pairs_described(matrix, usual))
+
+
+def _fill_cells(axes: Axes, steps: Sequence[Sequence[int | None]], *, apart: bool) -> None:
+    """One shape for each shade, whatever the number of cells; apart: with paper between them."""
+    from matplotlib.patches import PathPatch  # noqa: PLC0415 - loaded only where something is drawn
+    from matplotlib.path import Path  # noqa: PLC0415
+
+    corners: dict[int | None, list[tuple[float, float]]] = {}
+    for i, row in enumerate(steps):
+        for j, length in ((j, 1) for j in range(len(row))) if apart else _runs(row):
+            corners.setdefault(row[j], []).extend([(j, i), (j + length, i), (j + length, i + 1), (j, i + 1), (j, i)])
+    rectangle = [Path.MOVETO, Path.LINETO, Path.LINETO, Path.LINETO, Path.CLOSEPOLY]
+    for step, points in corners.items():
+        fill = heat_colour(step)
+        edge, width = (PAPER, 0.8) if apart else (fill, 0.2)
+        shape = Path(points, rectangle * (len(points) // 5))
+        axes.add_artist(PathPatch(shape, facecolor=fill, edgecolor=edge, linewidth=width))
+
+
+def _runs(steps: Sequence[int | None]) -> Iterator[tuple[int, int]]:
+    """(first, length) of neighbours of one shade: a large matrix is drawn in few shapes."""
+    first = 0
+    for k in range(1, len(steps) + 1):
+        if k == len(steps) or steps[k] != steps[first]:
+            yield first, k - first
+            first = k
+
+
+def _write_figure(axes: Axes, at: tuple[int, int], value: float, step: int | None, size: float) -> None:
+    ink = PAPER if step is not None and step >= HEAT_STEPS // 2 else INK
+    text = f"{value:.3g}" if value < 1e3 else f"{value:.0f}"
+    axes.text(at[1] + 0.5, at[0] + 0.5, text, color=ink, fontsize=size, ha="center", va="center")
+
+
+def _frame(at: tuple[float, float], width: float, height: float) -> Rectangle:
+    from matplotlib.patches import Rectangle  # noqa: PLC0415 - loaded only where something is drawn
+
+    return Rectangle(at, width, height, fill=False, edgecolor=ALARM, linewidth=1.8, zorder=5, clip_on=False)
+
+
+def _end_label(end: str, is_odd: bool) -> str:
+    return f"> {printable(end, 12)}" if is_odd else printable(end)
+
+
+def _pairs_described(matrix: PairMatrix, usual: float) -> str:
+    """What the matrix shows, in words."""
+    told = [f"Median of the pairs: {usual:.3g} {matrix.unit}.".replace(" .", ".")]
+    odd_rows, odd_columns = odd_ends(matrix)
+    if odd_rows:
+        told.append(f"Odd as a source: {', '.join(matrix.src[i] for i in sorted(odd_rows)[:8])}.")
+    if odd_columns:
+        told.append(f"Odd as a destination: {', '.join(matrix.dst[j] for j in sorted(odd_columns)[:8])}.")
+    return " ".join(told)
 
 
 def _is_self(matrix: PairMatrix, i: int, j: int) -> bool:
@@ -227,10 +337,16 @@ def _is_self(matrix: PairMatrix, i: int, j: int) -> bool:
 
 def _heat(value: float, usual: float, low_is_bad: bool) -> int:
     """Shade by how many times worse than the median a pair is: none up to 1.1 times, the last from 4 times on."""
-    worse = (usual / value if value > 0 else math.inf) if low_is_bad else (value / usual if usual > 0 else 1.0)
+    worse = _times_worse(value, usual, low_is_bad)
     if worse <= 1.1:
         return 0
     return min(HEAT_STEPS - 1, 1 + int((HEAT_STEPS - 2) * min(1.0, math.log(worse) / math.log(4))))
+
+
+def _times_worse(value: float, usual: float, low_is_bad: bool) -> float:
+    if low_is_bad:
+        return usual / value if value > 0 else math.inf if usual > 0 else 1.0
+    return value / usual if usual > 0 else 1.0
 
 
 def _ends(names: Iterable[str]) -> tuple[str, ...]:
@@ -240,12 +356,6 @@ def _ends(names: Iterable[str]) -> tuple[str, ...]:
             dict.fromkeys(names), key=lambda n: [(len(p), p) if p.isdigit() else (0, p) for p in re.split(r"(\d+)", n)]
         )
     )
-
-
-def _short(end: str) -> str:
-    """An end as a label: what the drawing font cannot show becomes `?`, long names lose their beginning."""
-    text = visible(end).encode("ascii", "replace").decode()
-    return text if len(text) <= 14 else "..." + text[-11:]
 
 
 def _label_sizes(axes: Axes, sizes: Sequence[int]) -> None:
@@ -272,40 +382,3 @@ def _label_decades(axes: Axes) -> None:
     axes.yaxis.set_major_locator(LogLocator(subs=subs))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.yaxis.set_minor_locator(NullLocator())
-
-
-@contextlib.contextmanager
-def _drawing(width_inches: float, height_inches: float) -> Iterator[tuple[Figure, Axes]]:
-    """A figure and its axes in this module's style, without a window and without state outside the block."""
-    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # its notes about font caches are not for the user
-    import matplotlib as mpl  # noqa: PLC0415 - half a second, needed only where something is drawn
-    from matplotlib.figure import Figure  # noqa: PLC0415
-
-    with mpl.rc_context(_STYLE):
-        figure = Figure(figsize=(width_inches, height_inches), layout="tight")
-        figure.patch.set_visible(False)
-        axes = figure.add_subplot()
-        axes.patch.set_visible(False)
-        yield figure, axes
-
-
-def _svg(figure: Figure, prefix: str, label: str) -> str:
-    """The figure as an <svg> element: colours of the page, own ids, no prologue, no metadata, no outside names."""
-    written = io.StringIO()
-    figure.savefig(written, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
-    svg = written.getvalue()
-    svg = svg[svg.index("<svg") :]
-    svg = re.sub(r"<metadata>.*?</metadata>\s*", "", svg, flags=re.DOTALL)
-    svg = re.sub(r'\sxmlns(:\w+)?="[^"]*"', "", svg)
-    svg = svg.replace("xlink:href=", "href=").replace("'DejaVu Sans'", "system-ui, sans-serif")
-    svg = re.sub(r'\bid="', f'id="{prefix}-', svg)
-    svg = re.sub(r'(href="#|url\(#)', rf"\g<1>{prefix}-", svg)
-    svg = re.sub(r"#010[23][0-9a-f]{2}", lambda m: f"var({_VARIABLES[m[0]]})" if m[0] in _VARIABLES else m[0], svg)
-    width = re.search(r'width="([\d.]+)pt"', svg)
-    svg = re.sub(r'\s(?:width|height)="[\d.]+pt"', "", svg, count=2)
-    shown = f"max-width:{float(width[1]) * 4 / 3:.0f}px" if width else ""
-    return re.sub(r"<svg\b", f'<svg role="img" aria-label="{_attribute(label)}" style="{shown}"', svg, count=1).strip()
-
-
-def _attribute(text: str) -> str:
-    return text.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;").replace(">", "&gt;")

@@ -1,5 +1,6 @@
-"""Pure mathematics on arrays and lists: robust effects, intervals, change points. Imports nothing of busbw."""
+"""Pure mathematics on arrays and lists: robust effects, calibration of probabilities. Imports nothing of busbw."""
 
+from busbw.statistics.calibration import Bin, brier_score, reliability
 from busbw.statistics.polish import end_effects
 
-__all__ = ["end_effects"]
+__all__ = ["Bin", "brier_score", "end_effects", "reliability"]

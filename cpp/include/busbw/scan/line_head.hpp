@@ -155,6 +155,73 @@ inline bool take_syslog(std::string_view& s, LineHead& head) {
   return true;
 }
 
+/// Takes `:` and the number behind it off the end of s; at most 18 digits.
+inline std::optional<std::int64_t> take_last_number(std::string_view& s) {
+  std::size_t begin = s.size();
+  std::int64_t value = 0, unit = 1;
+  while (begin > 0 && s.size() - begin < 18 && is_digit(s[begin - 1])) value += (s[--begin] - '0') * unit, unit *= 10;
+  if (begin == s.size() || begin == 0 || s[begin - 1] != ':') return std::nullopt;
+  s.remove_suffix(s.size() - begin + 1);
+  return value;
+}
+
+/// `[1796022754.765432] [host0:8787 :0] ` of UCX and UCC (ucs/debug/log.c, ucs_log_print: seconds since the epoch, the pid padded to five).
+/// The source file, the level and the message stay.
+inline bool take_ucx_head(std::string_view& s, LineHead& head) {
+  std::string_view rest = s;
+  if (!take(rest, "[")) return false;
+  const auto seconds = take_number(rest);
+  if (!seconds || *seconds < 1'000'000 || *seconds > 7'258'118'400 || !take(rest, ".")) return false;  // up to the year 2200
+  std::int64_t fraction_ns = 0, unit = 100'000'000;
+  if (rest.empty() || !is_digit(rest.front())) return false;
+  while (!rest.empty() && is_digit(rest.front())) {
+    fraction_ns += (rest.front() - '0') * unit;
+    unit /= 10;
+    rest.remove_prefix(1);
+  }
+  if (!take(rest, "] [")) return false;
+  const auto close = rest.substr(0, 320).find(']');
+  if (close == std::string_view::npos) return false;
+  std::string_view process = rest.substr(0, close);
+  const auto thread = process.rfind(':');
+  if (thread == std::string_view::npos) return false;
+  const auto tid = whole_number(process.substr(thread + 1));
+  process = trim_right(process.substr(0, thread));
+  const auto pid = take_last_number(process);
+  if (!pid || process.empty() || process.find(' ') != std::string_view::npos || whole_number(process)) return false;  // 12:34:56 is a time
+  head.time_ns = *seconds * 1'000'000'000 + fraction_ns;
+  head.host = process;
+  head.pid = *pid;
+  if (tid) head.tid = *tid;
+  s = trim_left(rest.substr(close + 1));
+  return true;
+}
+
+/// `[Mon Nov 30 09:00:00 2026] ` of dmesg -T: local time without a zone, taken as UTC like every other.
+inline bool take_dmesg_time(std::string_view& s, LineHead& head) {
+  std::string_view rest = s;
+  if (rest.size() < 27 || !take(rest, "[") || rest[3] != ' ' || !is_letter(rest[0])) return false;
+  rest.remove_prefix(4);
+  constexpr std::string_view kMonths = "JanFebMarAprMayJunJulAugSepOctNovDec";
+  const auto at = kMonths.find(rest.substr(0, 3));
+  if (at == std::string_view::npos || at % 3 != 0) return false;
+  rest = trim_left(rest.substr(3));
+  const auto day = take_number(rest);
+  if (!day || *day < 1 || *day > 31 || !take(rest, " ")) return false;
+  const auto hour = take_number(rest);
+  if (!hour || *hour > 24 || !take(rest, ":")) return false;
+  const auto minute = take_number(rest);
+  if (!minute || *minute > 59 || !take(rest, ":")) return false;
+  const auto second = take_number(rest);
+  if (!second || *second > 60 || !take(rest, " ")) return false;
+  const auto year = take_number(rest);
+  if (!year || *year < 1970 || *year > 2200 || !take(rest, "] ")) return false;
+  const std::int64_t days = days_from_civil(*year, static_cast<std::int64_t>(at / 3) + 1, *day);
+  head.time_ns = (days * 86400 + *hour * 3600 + *minute * 60 + *second) * 1'000'000'000;
+  s = rest;
+  return true;
+}
+
 /// mpirun --tag-output: `[1,3]<stdout>:`, also with a date glued in front. prterun puts a blank behind: `[prterun-host0-7@1,3]<stderr>: `.
 inline bool take_mpirun_tag(std::string_view& s, LineHead& head) {
   const std::string_view front = s.substr(0, 160);
@@ -265,6 +332,7 @@ inline bool take_prefix(std::string_view& s, LineHead& head) {
       s = rest;
       return true;
     }
+    if (take_ucx_head(s, head) || take_dmesg_time(s, head)) return true;
     return take_mpirun_tag(s, head) || take_container_tag(s);
   }
   if (c == '(') return take_ray_tag(s, head);
@@ -338,16 +406,6 @@ inline std::string_view take_last_word(std::string_view& s) {
   word.remove_prefix(begin);
   s.remove_suffix(word.size());
   return word;
-}
-
-/// Takes `:` and the number behind it off the end of s; at most 18 digits.
-inline std::optional<std::int64_t> take_last_number(std::string_view& s) {
-  std::size_t begin = s.size();
-  std::int64_t value = 0, unit = 1;
-  while (begin > 0 && s.size() - begin < 18 && is_digit(s[begin - 1])) value += (s[--begin] - '0') * unit, unit *= 10;
-  if (begin == s.size() || begin == 0 || s[begin - 1] != ':') return std::nullopt;
-  s.remove_suffix(s.size() - begin + 1);
-  return value;
 }
 
 /// `host0:4242:4310`; the host may carry a launcher's `0:` in front.

@@ -10,8 +10,11 @@ from busbw.diagnosis.rules import (
     affinity,
     benchmark,
     bootstrap,
+    counters,
     desync,
     environment,
+    fabric_path,
+    first_failure,
     gpu,
     gpudirect,
     hangs,
@@ -23,9 +26,11 @@ from busbw.diagnosis.rules import (
     network_fallback,
     nic_resources,
     nvlink,
+    nvshmem,
     path_to_peer,
     pcie,
     peer_to_peer,
+    ports,
     shared_memory,
     straggler,
     topology,
@@ -36,8 +41,8 @@ __all__ = ["RULES", "Rule"]
 Rule = Callable[[Facts], Iterator[Finding]]
 
 _FAMILIES = (
-    desync, hangs, straggler, gpudirect,  # ranks that differ from each other
-    gpu, nvlink, shared_memory, interface, bootstrap, nic_resources, path_to_peer, peer_to_peer, ibgda, network_fallback, library_version, in_network,
+    desync, first_failure, hangs, straggler, fabric_path, gpudirect, ports, counters,  # ranks that differ from each other
+    gpu, nvlink, shared_memory, interface, bootstrap, nic_resources, path_to_peer, peer_to_peer, ibgda, nvshmem, network_fallback, library_version, in_network,
     environment, pcie, link_rate, affinity, topology, benchmark,  # absolute expectations
 )  # fmt: skip
 

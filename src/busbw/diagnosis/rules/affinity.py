@@ -6,31 +6,50 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from busbw.diagnosis.facts import Event, Facts, lines_of
-from busbw.diagnosis.findings import Finding
-from busbw.diagnosis.rules.shared import whole
+from busbw.diagnosis.findings import Finding, LineRef
+from busbw.diagnosis.rules.shared import active, whole
 from busbw.hardware.formats import TopologyMatrix
 
 __all__ = ["RULES"]
 
 
+_MOST_CPUS = 2**14
+"""CPUs of one host; more is damage."""
+
+
 def _cpus(mask: str) -> int | None:
     """Number of CPUs in a mask as NCCL prints it: hexadecimal words with commas, or ranges such as 0-15,64-79."""
+    chosen = _cpu_set(mask)
+    return None if chosen is None else len(chosen)
+
+
+def _cpu_set(mask: str) -> set[int] | None:
+    """The CPUs of such a mask. Words of a mask have 32 CPUs each, the highest first (linux Documentation/core-api, cpumask)."""
     text = mask.strip().rstrip(".")
     if not text:
         return None
     if "-" in text:
-        total = 0
-        for part in text.split(","):
-            first, _, last = part.partition("-")
-            low, high = whole(first), whole(last or first)
-            if low is None or high is None:
-                return None
-            total += high - low + 1
-        return total
+        return _ranges(text)
+    chosen: set[int] = set()
     try:
-        return sum(int(word, 16).bit_count() for word in text.split(","))
+        for number, word in enumerate(reversed(text.split(","))):
+            bits = int(word, 16)
+            chosen |= {32 * number + bit for bit in range(min(bits.bit_length(), _MOST_CPUS)) if bits >> bit & 1}
     except ValueError:
         return None
+    return chosen
+
+
+def _ranges(text: str) -> set[int] | None:
+    """CPUs of a list such as 0-15,64-79."""
+    chosen: set[int] = set()
+    for part in text.split(","):
+        first, _, last = part.strip().partition("-")
+        low, high = whole(first), whole(last or first)
+        if low is None or high is None or high >= _MOST_CPUS:
+            return None
+        chosen |= set(range(low, high + 1))
+    return chosen
 
 
 def narrowed_mask(facts: Facts) -> Iterator[Finding]:
@@ -98,4 +117,43 @@ def nic_on_the_other_socket(facts: Facts) -> Iterator[Finding]:
                 )  # fmt: skip
 
 
-RULES = (narrowed_mask, nic_on_the_other_socket)
+def bound_to_the_other_socket(facts: Facts) -> Iterator[Finding]:
+    """A process runs on CPUs of another socket than its GPU's.
+
+    Fires when NCCL's CPU mask of a GPU (src/graph/topo.cc) has no CPU in common with the affinity that `nvidia-smi topo -m` gives for that GPU. NCCL
+    keeps the mask it inherits if that leaves nothing. The GPU is known by its number of NVML where NCCL prints it. Silent where both overlap, and where only a part of
+    the devices is visible and nobody tells which.
+    """
+    near: dict[int, tuple[set[int], LineRef]] = {}
+    for path, topology in facts.topologies:
+        for row in topology.rows if isinstance(topology, TopologyMatrix) else ():
+            number = whole(row.device.removeprefix("GPU"))
+            cpus = _ranges(row.cpu_affinity) if row.device.startswith("GPU") and row.cpu_affinity else None
+            ref = facts.line_of(path, row.line)
+            if number is not None and cpus and ref is not None:
+                near[number] = (cpus, ref)
+    if not near:
+        return
+    nvml = {
+        (e.host, e.pid, e.number("cuda_device")): e.number("nvml_device")
+        for e in facts.all("nccl.comm") if e.number("nvml_device") is not None
+    }  # fmt: skip
+    hidden = bool(active(facts, "CUDA_VISIBLE_DEVICES"))
+    far: list[tuple[int, Event, LineRef]] = []
+    for event in facts.all("nccl.affinity"):
+        gpu = event.number("gpu")
+        number = nvml.get((event.host, event.pid, gpu), None if hidden else gpu)
+        mask = _cpu_set(event.fields.get("mask", ""))
+        if number in near and mask and not mask & near[number][0]:
+            far.append((number, event, near[number][1]))
+    if far:
+        number, event, _ = far[0]
+        yield Finding(
+            "numa-misplacement", 0.75, "major", f"{len(far)} processes run on CPUs of another socket than their GPU's, such as that of GPU {number}",
+            sorted({*lines_of([e for _, e, _ in far], most=8), *(ref for _, _, ref in far[:4])}),
+            "Bind every rank to the NUMA node of its GPU (numactl --cpunodebind, srun --gpu-bind=closest, mpirun --map-by numa), or leave the mask open.",
+            ["nvidia-smi topo -m; taskset -p PID of a rank"],
+        )  # fmt: skip
+
+
+RULES = (narrowed_mask, nic_on_the_other_socket, bound_to_the_other_socket)

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 
 from busbw.diagnosis.facts import Event, Facts, Setting, lines_of
 from busbw.diagnosis.findings import Finding
+from busbw.diagnosis.rules.shared import jobs
 
 __all__ = ["DEATHS", "EFFECTS", "RULES"]
 
@@ -111,17 +112,7 @@ def networks_differ(facts: Facts) -> Iterator[Finding]:
 
 def _jobs(facts: Facts, processes: Iterable[_Process]) -> list[list[_Process]]:
     """Processes (host, pid) by the job they belong to, as the communicators they share tell. One job if one of them names none."""
-    members: dict[str, list[_Process]] = defaultdict(list)
-    for event in facts.all("nccl.comm"):
-        if event.fields.get("comm_id"):
-            members[event.fields["comm_id"]].append((event.host, event.pid))
-    job_of: dict[_Process, int] = {}
-    jobs: dict[int, set[_Process]] = {}
-    for number, together in enumerate(members.values()):
-        jobs[number] = set(together)
-        for older in {job_of[process] for process in jobs[number] if process in job_of}:
-            jobs[number] |= jobs.pop(older)
-        job_of |= dict.fromkeys(jobs[number], number)
+    job_of = {process: number for number, job in enumerate(jobs(facts)) for process in job.processes}
     found: dict[int | None, list[_Process]] = defaultdict(list)
     for process in processes:
         found[job_of.get(process)].append(process)
@@ -132,38 +123,41 @@ def settings_differ(facts: Facts) -> Iterator[Finding]:
     """A variable that must agree has different values on ranks of one job.
 
     Fires for NCCL_* variables of the log itself when at least two hosts (or ranks) print their environment. Variables that name devices,
-    files or ranks may differ. Silent for trials on command lines, and where communicators tell several jobs apart.
+    files or ranks may differ. Silent for trials on command lines. Where communicators tell several jobs apart, each is compared in itself.
     """
-    said: dict[str, dict[str, list[Setting]]] = defaultdict(lambda: defaultdict(list))
-    where: set[str] = set()
+    said = [
+        s for s in facts.settings if s.origin not in ("note", "command line") and s.name.startswith("NCCL_") and not _PERSONAL.match(s.name)
+    ]  # fmt: skip
     printed = {
         (s.host, s.pid) for s in facts.settings if s.host is not None and s.origin not in ("note", "command line")
     }
-    if len(_jobs(facts, printed)) > 1:
-        return
-    for setting in facts.settings:
+    together = _jobs(facts, printed)
+    for job in together if len(together) > 1 else [None]:
+        members = None if job is None else set(job)
+        differing = _differing(s for s in said if members is None or (s.host, s.pid) in members)
+        if differing:
+            names = sorted({s.name for s in differing})
+            yield Finding(
+                "env-mismatch-between-ranks", 0.75, "fatal", f"{', '.join(names[:4])} differs between hosts", lines_of(differing),
+                "Give every rank the same NCCL_* variables (mpirun -x, one nccl.conf).", ["env | grep NCCL_ on every rank"],
+            )  # fmt: skip
+
+
+def _differing(settings: Iterable[Setting]) -> list[Setting]:
+    """Of every variable that has one value in each place, and not the same in all, one line a place."""
+    said: dict[str, dict[str, list[Setting]]] = defaultdict(lambda: defaultdict(list))
+    for setting in settings:
         place = (
             setting.host if setting.host is not None else (f"rank {setting.rank}" if setting.rank is not None else None)
         )
-        if place is None or setting.origin in ("note", "command line") or not setting.name.startswith("NCCL_"):
-            continue
-        where.add(place)
-        said[setting.name][place].append(setting)
-    if len(where) < 2:
-        return
-    differing = []
-    for name, places in said.items():
-        if _PERSONAL.match(name):
-            continue
+        if place is not None:
+            said[setting.name][place].append(setting)
+    differing: list[Setting] = []
+    for places in said.values():
         values = {s.value for found in places.values() for s in found}
         if len(places) > 1 and len(values) > 1 and all(len({s.value for s in found}) == 1 for found in places.values()):
             differing += [found[0] for found in places.values()]
-    if differing:
-        names = sorted({s.name for s in differing})
-        yield Finding(
-            "env-mismatch-between-ranks", 0.75, "fatal", f"{', '.join(names[:4])} differs between hosts", lines_of(differing),
-            "Give every rank the same NCCL_* variables (mpirun -x, one nccl.conf).", ["env | grep NCCL_ on every rank"],
-        )  # fmt: skip
+    return differing
 
 
 def collectives_differ(facts: Facts) -> Iterator[Finding]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 
 from busbw.diagnosis.facts import Facts, LinkGroup, lines_of
 from busbw.diagnosis.findings import Finding
-from busbw.diagnosis.rules.shared import active
+from busbw.diagnosis.rules.shared import active, jobs
 
 __all__ = ["RULES"]
 
@@ -19,14 +20,25 @@ def _rdma(facts: Facts) -> list[LinkGroup]:
     return [link for link in facts.links if link.network is not None and link.network != "Socket"]
 
 
+def _some_stage(links: Sequence[LinkGroup]) -> bool:
+    """Whether some hosts use GPUDirect and others do not."""
+    hosts = {link.host for link in links}
+    return 0 < len({link.host for link in links if link.gpudirect}) < len(hosts)
+
+
 def one_host_stages(facts: Facts) -> Iterator[Finding]:
     """Some hosts stage network traffic through host memory while others of the job do not.
 
     Fires when every RDMA connection of a host lacks GDRDMA and some connection of another host has it: the peer-memory module is missing
-    there. "/Shared" at the end of a connection is no fallback. Silent when the difference lies between send and receive of one process.
+    there. "/Shared" at the end of a connection is no fallback. Silent where the hosts are of different jobs, and when the difference lies between send and receive of one process.
     Reads: links ("via NET/IB/0/GDRDMA", src/transport/net.cc).
     """
     links = _rdma(facts)
+    by_job: dict[int, list[LinkGroup]] = defaultdict(list)
+    job_of = {process: number for number, job in enumerate(jobs(facts)) for process in job.processes}
+    for link in links:
+        by_job[job_of.get((link.host, link.pid), -1)].append(link)
+    links = next((mine for mine in by_job.values() if _some_stage(mine)), links if -1 in by_job else [])
     hosts = {link.host for link in links}
     staged_hosts = hosts - {link.host for link in links if link.gpudirect}
     if not staged_hosts or staged_hosts == hosts:

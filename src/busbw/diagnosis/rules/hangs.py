@@ -10,6 +10,7 @@ from pathlib import PurePath
 
 from busbw.diagnosis.facts import Collective, Event, Facts, Progress, lines_of
 from busbw.diagnosis.findings import Check, Finding, LineRef
+from busbw.diagnosis.rules.desync import EFFECTS
 from busbw.units import format_time_ns
 
 __all__ = ["RULES", "checks"]
@@ -103,11 +104,16 @@ class _Group:
 
 def _groups(facts: Facts, source: str) -> list[_Group]:
     """Groups with their ranks. Files of two runs in which one rank appears twice are kept apart by folder, or left out."""
-    by_group: dict[tuple[str, str, tuple[int, ...]], dict[tuple[str, int | None], _Lane]] = defaultdict(dict)
+    by_group: dict[tuple[str, str, int], dict[tuple[str, int | None], _Lane]] = defaultdict(dict)
+    lists: dict[tuple[int, ...], int] = {}
+    by_identity: dict[int, int] = {}  # calls share their lists of members, and a list may name every rank of the job
     for call in facts.collectives:
         if call.source != source or call.is_p2p or call.op in ("send", "recv"):
             continue
-        lanes = by_group[call.group or "", call.desc or "", call.members]
+        number = by_identity.get(id(call.members))
+        if number is None:
+            number = by_identity[id(call.members)] = lists.setdefault(call.members, len(lists))
+        lanes = by_group[call.group or "", call.desc or "", number]
         # A communicator's identity is one run's; two files of one rank continue each other.
         artefact = "" if source == _INSPECTOR else call.at.artefact
         lane = lanes.get((artefact, call.rank))
@@ -115,11 +121,12 @@ def _groups(facts: Facts, source: str) -> list[_Group]:
             lane = lanes[artefact, call.rank] = _Lane(call.at.artefact, call.rank, call.host, call.at.path)
         lane.calls.setdefault(call.seq, []).append(call)
     found = []
-    for (group, desc, members), lanes in by_group.items():
+    members_of = list(lists)
+    for (group, desc, number), lanes in by_group.items():
         name = f"group {desc or group}" if desc or group else "a group"
         for together in _runs(list(lanes.values())):
             together.sort(key=lambda lane: (lane.rank is None, lane.rank or 0, lane.path))
-            found.append(_Group(name, members, together))
+            found.append(_Group(name, members_of[number], together))
     return found
 
 
@@ -205,6 +212,47 @@ def _uneven_by_intent(calls: Sequence[Collective], members: int) -> bool:
     return all(call.output_numel == total for call in calls)
 
 
+def _processes(facts: Facts) -> dict[int, Event]:
+    """The line by which NCCL says which process and GPU a rank of the job is, from the job's largest communicator.
+
+    Empty where several communicators of that size disagree: their ranks are not those of the job.
+    """
+    found: dict[int, Event] = {}
+    largest = max((e.number("ranks") or 0 for e in facts.all("nccl.comm")), default=0)
+    for event in facts.all("nccl.comm"):
+        rank = event.number("rank")
+        if rank is not None and event.number("ranks") == largest:
+            known = found.setdefault(rank, event)
+            if (known.host, known.pid) != (event.host, event.pid):
+                return {}
+    return found
+
+
+def _also_known_as(lanes: Sequence[_Lane], group: _Group, facts: Facts) -> tuple[str, list[Event]]:
+    """What NCCL's log says of these ranks, for the summary, and its lines: who they are, and their own last error."""
+    processes = _processes(facts)
+    if not processes or max((*group.members, *(lane.rank or 0 for lane in group.lanes)), default=0) > max(processes):
+        return "", []
+    known = [processes[lane.rank] for lane in lanes[:3] if lane.rank in processes]
+    if not known:
+        return "", []
+    who = ", ".join(f"{e.host or 'a host'}:{e.pid} GPU {e.fields.get('bus_id', '?')}" for e in known)
+    errors = [
+        e for e in facts.failures() if (e.host, e.pid) in {(k.host, k.pid) for k in known} and e.name not in EFFECTS
+    ]
+    said = f", whose log says: {errors[-1].text.strip()[:100]}" if errors else ""
+    return f"; to NCCL that is {who}{said}", [*known, *errors[-2:]]
+
+
+def _without_dump(group: _Group, facts: Facts) -> str:
+    """What to say of members without calls."""
+    if not group.unseen:
+        return ""
+    if facts.ranks_left_out:
+        return f"; {group.unseen} members left no dump or were not compared"
+    return f"; {group.unseen} members left no dump"
+
+
 def calls_differ(facts: Facts) -> Iterator[Finding]:
     """At one place in the order of a process group, ranks called different operations, or the same with another size or type.
 
@@ -217,10 +265,11 @@ def calls_differ(facts: Facts) -> Iterator[Finding]:
         if found is None:
             continue
         odd, other = found.odd[0][1], found.others[0][1]
+        alias, known = _also_known_as([lane for lane, _ in found.odd], group, facts)
         yield Finding(
             "collective-mismatch", 0.5 if found.done else (0.93 if found.what == "operation" else 0.9), "fatal",
-            f"{group.name}, call {found.seq}: {_names(lane for lane, _ in found.odd)} called {_describe(odd)}, {_names(lane for lane, _ in found.others)} {_describe(other)} ({found.what} differs)",
-            lines_of(call for _, call in [*found.odd[:6], *found.others[:6]]), _SAME_CALLS, ["TORCH_SHOW_CPP_STACKTRACES=1 TORCH_NCCL_TRACE_CPP_STACK=1: the frames of this call on both ranks"],
+            f"{group.name}, call {found.seq}: {_names(lane for lane, _ in found.odd)} called {_describe(odd)}, {_names(lane for lane, _ in found.others)} {_describe(other)} ({found.what} differs){alias}",
+            lines_of([*(call for _, call in [*found.odd[:6], *found.others[:6]]), *known], most=16), _SAME_CALLS, ["TORCH_SHOW_CPP_STACKTRACES=1 TORCH_NCCL_TRACE_CPP_STACK=1: the frames of this call on both ranks"],
         )  # fmt: skip
 
 
@@ -278,16 +327,19 @@ def rank_lacks_next_call(facts: Facts) -> Iterator[Finding]:
         behind = [lane for lane in wait.behind if lane.artefact not in in_a_call] or wait.behind
         call = wait.waiting[0].calls[wait.seq][0]
         few_wait = len(wait.waiting) < len(behind)
+        alias, known = _also_known_as(behind, wait.group, facts)
         lines = lines_of(
             [
                 *(latest for lane in behind[:6] if (latest := lane.latest) is not None),
                 *(lane.calls[wait.seq][0] for lane in wait.waiting[:6]),
-            ]
+                *known,
+            ],
+            most=16,
         )
         tell = ["py-spy dump --pid PID of that rank", "a second dump a minute later: is it the same call"]
         yield Finding(
             "rank-late-or-stuck", 0.5 if not roots or few_wait else 0.88, "fatal",
-            f"{wait.group.name}: {_names(behind)} made no call after {min(lane.last for lane in behind)}; {_names(wait.waiting)} wait in call {wait.seq}, {_describe(call)}",
+            f"{wait.group.name}: {_names(behind)} made no call after {min(lane.last for lane in behind)}; {_names(wait.waiting)} wait in call {wait.seq}, {_describe(call)}{alias}{_without_dump(wait.group, facts)}",
             lines, _LOOK_AT_THE_RANK, tell,
         )  # fmt: skip
         if few_wait:
@@ -314,7 +366,7 @@ def all_wait_in_one_call(facts: Facts) -> Iterator[Finding]:
         rest = [lane for lane in group.lanes if lane not in started]
         mixed = bool(started) and len(rest) < len(started) and bool(rest)
         sure = 0.5 if group.unseen or mixed else (0.82 if not rest else 0.65)
-        without = f"; {group.unseen} members left no dump" if group.unseen else ""
+        without = _without_dump(group, facts)
         lines = lines_of(lane.calls[seq][0] for lane in [*rest[:6], *started[:6]])
         tell = [
             "a second dump a minute later: is it the same call",
@@ -331,6 +383,75 @@ def all_wait_in_one_call(facts: Facts) -> Iterator[Finding]:
                 "rank-late-or-stuck", 0.4, "fatal", f"{group.name}: the GPU of {_names(rest)} did not start call {seq}, which {len(started)} ranks started",
                 lines, "See what that GPU runs before the collective: a kernel that does not end, a copy, a wait for another stream.", tell,
             )  # fmt: skip
+
+
+_OPPOSITE = {"send": "recv", "recv": "send"}
+
+
+def transfer_without_partner(facts: Facts) -> Iterator[Finding]:
+    """A send or receive waits for a rank that has not made its counterpart.
+
+    Fires on dumps of PyTorch's Flight Recorder: a rank's send or receive is not done, and its peer, whose dump is there, made fewer counterparts and has none
+    under way. Who waits for somebody else is not the culprit while there is one who does not; ranks that wait in a circle made their calls in
+    another order. Silent when the counterpart is under way, and when the peer left no dump.
+    """
+    groups: dict[tuple[str, str], dict[int, list[Collective]]] = defaultdict(lambda: defaultdict(list))
+    latest: dict[str, Collective] = {}
+    for call in facts.collectives:
+        if call.source != _DUMPS:
+            continue
+        known = latest.get(call.at.artefact)
+        if known is None or (call.created_ns or 0) >= (known.created_ns or 0):
+            latest[call.at.artefact] = call
+        if call.op in _OPPOSITE and call.peer is not None and call.rank is not None:
+            mine = call.members.index(call.rank) if call.rank in call.members else call.rank
+            groups[call.group or "", call.desc or ""][mine].append(call)
+    by_rank = {call.rank: call for call in latest.values()}
+    if len(by_rank) < len(latest):
+        return  # dumps of two runs
+    for (group, desc), ranks in groups.items():
+        if any(len({call.at.artefact for call in calls}) > 1 for calls in ranks.values()):
+            continue
+        waits: dict[int, list[Collective]] = defaultdict(list)
+        for mine, calls in ranks.items():
+            for call in calls:
+                theirs = _of_peer(call, ranks, by_rank)
+                if call.done or theirs is None:
+                    continue
+                counterparts = [c for c in theirs if c.op == _OPPOSITE[call.op or ""] and c.peer == mine]
+                made = sum(1 for c in calls if c.op == call.op and c.peer == call.peer)
+                if len(counterparts) < made and all(c.done for c in counterparts):
+                    waits[mine].append(call)
+        culprits = sorted(
+            {call.peer for calls in waits.values() for call in calls if call.peer is not None} - set(waits)
+        )
+        name = f"group {desc or group}" if desc or group else "a group"
+        first = [calls[0] for calls in waits.values()]
+        if culprits:
+            told = [c for c in (by_rank.get(_job_rank(first[0], peer)) for peer in culprits[:4]) if c is not None]
+            yield Finding(
+                "rank-late-or-stuck", 0.65, "fatal", f"{name}: rank {culprits[0]} of the group made no counterpart to {first[0].name.rsplit(':', 1)[-1]}; {len(waits)} ranks wait",
+                lines_of([*told, *first[:8]]), _LOOK_AT_THE_RANK, ["py-spy dump --pid PID of that rank", "a second dump a minute later: is it the same call"],
+            )  # fmt: skip
+        elif waits:
+            yield Finding(
+                "collective-mismatch", 0.55, "fatal", f"{name}: {len(waits)} ranks wait in sends and receives that nobody answers, in a circle", lines_of(first),
+                "Order sends and receives so that no circle of ranks sends first, or put them in one batch (batch_isend_irecv).", ["TORCH_SHOW_CPP_STACKTRACES=1 TORCH_NCCL_TRACE_CPP_STACK=1: the frames of these calls"],
+            )  # fmt: skip
+
+
+def _job_rank(call: Collective, local: int) -> int:
+    """A rank of the call's group by its number in the job."""
+    return call.members[local] if 0 <= local < len(call.members) else local
+
+
+def _of_peer(
+    call: Collective, ranks: Mapping[int, list[Collective]], by_rank: Mapping[int | None, Collective]
+) -> list[Collective] | None:
+    """Sends and receives of the call's peer; None if it left no dump."""
+    if call.peer is None or _job_rank(call, call.peer) not in by_rank:
+        return None
+    return ranks.get(call.peer, [])
 
 
 def launches_differ(facts: Facts) -> Iterator[Finding]:
@@ -608,4 +729,12 @@ def checks(facts: Facts) -> Iterator[Check]:
         )
 
 
-RULES = (calls_differ, rank_lacks_next_call, all_wait_in_one_call, launches_differ, members_lost, last_to_come)
+RULES = (
+    calls_differ,
+    rank_lacks_next_call,
+    all_wait_in_one_call,
+    transfer_without_partner,
+    launches_differ,
+    members_lost,
+    last_to_come,
+)

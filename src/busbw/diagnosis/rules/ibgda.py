@@ -17,7 +17,11 @@ def doorbells_unmapped(facts: Facts) -> Iterator[Finding]:
     An illegal memory access afterwards is a consequence. Silent on other failures of cudaHostRegister.
     """
     events = facts.all(
-        "nvshmem.uar_unmapped", "nvshmem.register_refused", "nvshmem.gpu_map_failed", "nvshmem.buffer_refused"
+        "nvshmem.uar_unmapped",
+        "nvshmem.register_refused",
+        "nvshmem.gpu_map_failed",
+        "nvshmem.buffer_refused",
+        "nvshmem.ibgda_fallback",
     )
     if events:
         certain = facts.all("nvshmem.register_refused", "nvshmem.uar_unmapped")

@@ -5,77 +5,159 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
+from typing import Any, get_args
 
-from busbw.diagnosis.facts import Event, Facts, lines_of
+from busbw.diagnosis.facts import Event, Facts, Setting, lines_of
 from busbw.diagnosis.findings import Finding, Severity
 from busbw.diagnosis.rules.shared import whole
 
 __all__ = ["RULES", "KnownBug", "known_bugs"]
 
 
+Version = tuple[int, ...]
+LIBRARIES = ("nccl", "ucx", "aws-ofi-nccl", "libfabric", "nvidia-driver")
+"""Libraries whose versions logs tell."""
+
+
 @dataclass(frozen=True, slots=True)
 class KnownBug:
-    """A defect of a library: the message that shows it, the versions that have it, the one that does not."""
+    """A defect of a library: what an affected log shows, the versions that have it, the first that does not."""
 
     id: str
-    event: str
-    contains: str
-    first_bad: tuple[int, ...] | None
-    fixed_in: tuple[int, ...] | None
+    library: str
+    events: tuple[str, ...]
+    """Names of messages that may show it; an empty one stands for NCCL warnings without a name."""
+    text: re.Pattern[str]
+    """What one of them must hold."""
+    setting: tuple[re.Pattern[str], re.Pattern[str]] | None
+    """Name and value that a variable must match besides; None: no variable matters."""
+    first_bad: Version | None
+    fixed_in: Version | None
+    """None: no fixed release is known."""
+    version_needed: bool
+    """Whether the message has other causes too, so that the version must be known to be a bad one."""
     severity: Severity
+    confidence: float
+    """Probability that the defect is the cause where message and version agree."""
     summary: str
     remedy: str
     source: str
-    version_needed: bool
-    """Whether the message has other causes too, so that the version must be known to be a bad one."""
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for a row that cannot fire or does not say where it comes from: a slip of whoever edited the table."""
+        where = f"known_bugs.json, {self.id}"
+        if self.library not in LIBRARIES or not self.events:
+            raise ValueError(f"{where}: library must be one of {', '.join(LIBRARIES)}, and events must name a message")
+        if self.first_bad is not None and self.fixed_in is not None and self.first_bad >= self.fixed_in:
+            raise ValueError(f"{where}: first_bad must be lower than fixed_in")
+        if self.fixed_in is None and not self.version_needed:
+            raise ValueError(f"{where}: without a fixed release the version must be needed")
+        if self.severity not in get_args(Severity) or not 0 < self.confidence <= 1:
+            raise ValueError(f"{where}: severity or confidence is none")
+        if not all((self.id, self.summary, self.remedy, self.source)):
+            raise ValueError(f"{where}: id, summary, remedy and source must all say something")
+
+    def affects(self, version: Version) -> bool:
+        """Whether this version has the defect."""
+        return (self.first_bad is None or version >= self.first_bad) and (
+            self.fixed_in is None or version < self.fixed_in
+        )
 
 
 @functools.cache
 def known_bugs() -> tuple[KnownBug, ...]:
-    """The table known_bugs.json."""
-
-    def version(text: str | None) -> tuple[int, ...] | None:
-        return tuple(int(n) for n in text.split(".")) if text else None
-
+    """The table known_bugs.json. Raises ValueError for rows that are wrong or there twice."""
     rows = json.loads(files("busbw.diagnosis").joinpath("known_bugs.json").read_text("utf-8"))["bugs"]
-    return tuple(
-        KnownBug(
-            r["id"], r["event"], r.get("contains", ""), version(r.get("first_bad")), version(r.get("fixed_in")), r["severity"], r["summary"],
-            r["remedy"], r["source"], r.get("version_needed", False),
-        )
-        for r in rows
-    )  # fmt: skip
+    bugs = tuple(_bug(row) for row in rows)
+    for what in ({bug.id for bug in bugs}, {(bug.library, bug.text.pattern, bug.events, bug.setting) for bug in bugs}):
+        if len(what) < len(bugs):
+            raise ValueError("known_bugs.json: an id or a signature is there twice; merge the rows")
+    return bugs
+
+
+def _bug(row: Mapping[str, Any]) -> KnownBug:
+    name, value = row.get("setting", (None, None))
+    made = {
+        **row,
+        "events": tuple(row["events"]),
+        "text": re.compile(row["text"]),
+        "setting": None if name is None else (re.compile(name), re.compile(value)),
+        "first_bad": _numbers(row["first_bad"]) if row["first_bad"] else None,
+        "fixed_in": _numbers(row["fixed_in"]) if row["fixed_in"] else None,
+    }
+    return KnownBug(**made)
+
+
+def _numbers(text: str) -> Version:
+    """The numbers of a version such as `2.27.3+cuda12.9` or `1.9.1-aws`; empty if it begins with none."""
+    match = re.match(r"v?(\d{1,9}(?:\.\d{1,9}){0,3})", text)
+    return tuple(int(n) for n in match[1].split(".")) if match else ()
+
+
+def _versions(facts: Facts, library: str) -> list[tuple[Version, Event]]:
+    """Every version of a library that was read, with its line. RCCL prints NCCL's number too, but has defects of its own."""
+    found: list[tuple[str, Event]] = []
+    if library == "nccl":
+        found = [(e.fields.get("version", ""), e) for e in facts.all("nccl.version") if "hip" not in e.text.lower()]
+        for event in facts.all("nccl.result_text"):
+            said = re.search(r"NCCL version (\S+)", event.text)
+            found += [(said[1], event)] if said else []
+    elif library == "ucx":
+        found = [(e.fields.get("version", ""), e) for e in facts.all("ucx.version")]
+    elif library == "nvidia-driver":
+        found = [(e.fields.get("version", ""), e) for e in facts.all("driver.version")]
+    else:
+        word = {"aws-ofi-nccl": "aws-ofi-nccl", "libfabric": "Libfabric version"}[library]
+        found = [(e.fields.get("version", ""), e) for e in facts.all("ofi.version") if word in e.text]
+    return [(numbers, event) for text, event in found if (numbers := _numbers(text))]
 
 
 def known_bug(facts: Facts) -> Iterator[Finding]:
     """A message of a defect that a release has fixed (table known_bugs.json, a source a row).
 
-    Fires when the message is there and the NCCL version, if known, lies in the bad range. Silent for versions outside it, and for
-    messages with other causes as long as the version is unknown.
+    Fires when the message is there and the library's version, if known, lies in the bad range. Silent for versions outside it, and for
+    messages with other causes as long as the version is unknown. Minor rows are remarks: a message that misleads, a limit that slows.
     """
-    versions = facts.nccl_versions()
     for bug in known_bugs():
         events = [
             e
-            for e in (facts.events.get(bug.event, []) if bug.event else facts.unknown_warnings)
-            if bug.contains.lower() in e.text.lower()
+            for name in bug.events
+            for e in (facts.events.get(name, ()) if name else facts.unknown_warnings)
+            if bug.text.search(e.text)
         ]
         if not events:
             continue
-        bad = [
-            e for v, e in versions
-            if (bug.first_bad is None or v >= bug.first_bad) and (bug.fixed_in is None or v < bug.fixed_in)
-        ]  # fmt: skip
-        if (versions and not bad) or (bug.version_needed and not bad):
+        settings: list[Setting] = []
+        if bug.setting is not None:
+            name, value = bug.setting
+            settings = [
+                s for s in facts.settings if s.origin != "note" and name.fullmatch(s.name) and value.fullmatch(s.value)
+            ]
+            if not settings:
+                continue
+        versions = _versions(facts, bug.library)
+        bad = [e for v, e in versions if bug.affects(v)]
+        if not bad and (versions or bug.version_needed):
             continue
         yield Finding(
-            "library-bug-version", 0.85 if bad else 0.7, bug.severity, bug.summary, lines_of([*events, *bad]), f"{bug.remedy} ({bug.source})",
-            ["grep 'NCCL version' in the log of rank 0"],
+            "library-bug-version", bug.confidence if bad else bug.confidence * _VERSION_UNKNOWN, bug.severity, f"{bug.library}: {bug.summary}",
+            lines_of([*events, *settings, *bad]), f"{bug.remedy} ({bug.source})", [_TELL[bug.library]],
         )  # fmt: skip
 
+
+_VERSION_UNKNOWN = 0.82
+"""How much surer a known version makes a defect. A guess."""
+_TELL = {
+    "nccl": "grep 'NCCL version' in the log of rank 0",
+    "ucx": "ucx_info -v; grep libuct /proc/PID/maps of a running rank",
+    "aws-ofi-nccl": "grep 'Initializing aws-ofi-nccl' in the log (NCCL_DEBUG=INFO)",
+    "libfabric": "fi_info --version",
+    "nvidia-driver": "cat /proc/driver/nvidia/version",
+}
+"""What tells the version of a library."""
 
 _COMMUNICATION_LIBRARY = re.compile(
     r"nccl|libfabric|\bfi_|\bofi|efa|uc[xmpst]|ibv_|ibverbs|mlx5|rdma|mscclpp|nvshmem|nixl|sharp|hcoll|open-?mpi|libmpi|opal_|gdrapi",

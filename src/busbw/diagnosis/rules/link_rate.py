@@ -13,8 +13,11 @@ __all__ = ["RULES"]
 
 def _rates_of_active_ports(facts: Facts) -> list[tuple[float, Event]]:
     """Rates of ports that are active, of the link layer that most of them have: a management NIC is no sibling."""
+    told = {port.at.artefact for port in facts.ports}  # rules/ports.py compares those
     ports: list[dict[str, Event]] = []
     for event in facts.all("rdma.device", "rdma.port_state", "rdma.rate", "rdma.link_layer"):
+        if event.at.artefact in told:
+            continue
         if event.name == "rdma.device" or not ports or event.name in ports[-1]:
             ports.append({})
         ports[-1][event.name] = event
@@ -56,7 +59,8 @@ def port_down(facts: Facts) -> Iterator[Finding]:
     Fires on ibstat and ibv_devinfo lines of ports that are polling or initialising while others are active. Silent on ports that are
     disabled or simply down: unused ports are normal; and when no port is active.
     """
-    states = facts.all("rdma.port_state", "rdma.physical_state")
+    told = {port.at.artefact for port in facts.ports}
+    states = [e for e in facts.all("rdma.port_state", "rdma.physical_state") if e.at.artefact not in told]
     down = [e for e in states if any(w in e.text.lower() for w in ("polling", "init", "linkerrorrecovery"))]
     up = [e for e in states if any(w in e.text.lower() for w in ("active", "linkup", "link_up"))]
     if down and up:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 
-from busbw.diagnosis.facts import Event, Facts, lines_of
+from busbw.diagnosis.facts import Device, Event, Facts, Port, lines_of
 from busbw.diagnosis.findings import Finding
 from busbw.diagnosis.rules.shared import active, is_multi_node, node_count
 from busbw.hardware import find_accelerator
@@ -212,4 +213,36 @@ def slow_transfer_set_up(facts: Facts) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-RULES = (plugin_failed, socket_fallback, ucx_over_tcp, ucx_has_no_transport, slow_transfer_set_up)
+_RDMA_TRANSPORT = re.compile(r"(?:rc|dc|ud|gga|srd)(?:_\w+)?")
+_GPU_TRANSPORT = re.compile(r"(?:cuda|rocm|gdr)_\w+")
+
+
+def transports_missing(facts: Facts) -> Iterator[Finding]:
+    """`ucx_info -d` lists no transport for a device that the host has.
+
+    Fires when UCX's list has no RDMA transport although a port of the same host is active, and when it has none for GPU memory although the host
+    has GPUs. The build lacks the module, or it cannot be loaded. Silent when either is listed, and where nothing is known of the host's devices.
+    """
+    by_place: dict[str, list[Device]] = defaultdict(list)
+    for device in facts.hardware:
+        if device.kind == "ucx_transport" and device.name:
+            by_place[device.place].append(device)
+    for place, listed in by_place.items():
+        host = listed[0].host
+        names = {name for d in listed for name in re.split(r"[/\s]", d.name or "")[:1]}
+        ports = [p for p in facts.ports if p.active and not p.on_switch and p.node_kind != "netdev" and p.host == host]
+        gpus = [d for d in facts.hardware if d.kind == "gpu" and d.host == host]
+        lacking: list[tuple[str, Sequence[Port | Device]]] = []
+        if ports and not any(_RDMA_TRANSPORT.fullmatch(name) for name in names):
+            lacking.append(("RDMA", ports))
+        if gpus and not any(_GPU_TRANSPORT.fullmatch(name) for name in names):
+            lacking.append(("GPU memory", gpus))
+        if lacking:
+            what = " or ".join(name for name, _ in lacking)
+            yield Finding(
+                "ucx-built-without-feature", 0.65, "major", f"UCX on {host or place} lists no transport for {what}, and the host has the devices", lines_of([*listed[:4], *(d for _, found in lacking for d in found[:2])]),
+                "Use a UCX configured --with-verbs and --with-cuda; see that libuct_ib.so and libuct_cuda.so load (UCX_MODULE_DIR).", ["ucx_info -b | grep -i -e cuda -e verbs", "UCX_LOG_LEVEL=debug ucx_info -d | grep -i module"],
+            )  # fmt: skip
+
+
+RULES = (transports_missing, plugin_failed, socket_fallback, ucx_over_tcp, ucx_has_no_transport, slow_transfer_set_up)

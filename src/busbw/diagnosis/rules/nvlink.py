@@ -11,13 +11,13 @@ from busbw.diagnosis.findings import Finding
 from busbw.diagnosis.rules.shared import active, without_repeats
 from busbw.hardware.formats import TopologyMatrix
 
-__all__ = ["RULES"]
+__all__ = ["NVLINK_XIDS", "RULES"]
 
 _LACKS = re.compile(
     r"no such|not found|not exist|missing|cannot|could not|unable|fail|denied|refused|check", re.IGNORECASE
 )
 """Words beside the path of the IMEX channel that say it is not there; a listing of the folder has none of them."""
-_NVLINK_XIDS = {74, 137, 144, 145, 146, 147, 148, 149, 150}
+NVLINK_XIDS = {74, 137, 144, 145, 146, 147, 148, 149, 150}
 """NVLink errors (NVIDIA, "XID Errors", GPU deployment documentation)."""
 
 
@@ -60,7 +60,7 @@ def _same_on_every_gpu(facts: Facts) -> bool:
 def _nvlink_xid(event: Event) -> bool:
     """Whether an Xid is an NVLink error, or the end of a channel that one caused."""
     caused = re.search(r"previous Xid (\d{1,6})", event.text)
-    return event.number("xid") in _NVLINK_XIDS or (caused is not None and int(caused[1]) in _NVLINK_XIDS)
+    return event.number("xid") in NVLINK_XIDS or (caused is not None and int(caused[1]) in NVLINK_XIDS)
 
 
 def _fewer_than_siblings(facts: Facts, path: str, topology: TopologyMatrix) -> Iterator[Finding]:
@@ -98,6 +98,43 @@ def peer_access_off(facts: Facts) -> Iterator[Finding]:
             "Check nvidia-smi topo -p2p r and nvlink -s, the IOMMU and the virtual machine's passthrough; reset the GPUs. NCCL_IGNORE_DISABLED_P2P=1 gets a slow job through.",
             ["nvidia-smi topo -p2p r", "nvidia-smi nvlink -s"],
         )  # fmt: skip
+
+
+def links_not_used(facts: Facts) -> Iterator[Finding]:
+    """The topology shows NVLink between all GPUs, and NCCL's connections inside the node go over shared memory or the network.
+
+    Fires on nvidia-smi topo -m with NVLink between every two GPUs beside connections of type SHM, or of type NET between ranks of one host. Silent
+    when a variable forbids peer access, when NCCL says itself why, and when the same process also has P2P connections to most of its peers.
+    """
+    full = [
+        (path, t) for path, t in facts.topologies
+        if isinstance(t, TopologyMatrix) and len(t.gpus) > 1 and (links := list(t.gpu_links())) and all(link.nvlinks for link in links)
+    ]  # fmt: skip
+    said = facts.all("nccl.p2p_disabled_nvlink", "nccl.p2p_disabled", "nccl.p2p_not_enabled")
+    if not full or said or active(facts, "NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL"):
+        return
+    host_of = {
+        (e.fields.get("comm_id"), e.number("rank")): e.host for e in facts.all("nccl.comm") if e.host is not None
+    }
+    by_rank: dict[int | None, set[str]] = {}
+    for (_, rank), host in host_of.items():
+        by_rank.setdefault(rank, set()).add(host)
+    inside = [link for link in facts.links if link.transport == "SHM"]
+    for link in facts.links:
+        src, dst = by_rank.get(link.src_rank, set()), by_rank.get(link.dst_rank, set())
+        if link.transport == "NET" and link.src_rank != link.dst_rank and len(src) == 1 and src == dst:
+            inside.append(link)
+    direct = sum(link.count for link in facts.links if link.transport == "P2P")
+    if not inside or direct > sum(link.count for link in inside):
+        return
+    refs = [ref for path, t in full[:1] for row in t.rows[:2] if (ref := facts.line_of(path, row.line)) is not None]
+    shm = any(link.transport == "SHM" for link in inside)
+    yield Finding(
+        "nvlink-p2p-disabled", 0.6, "major", f"all GPUs are connected by NVLink and connections inside the node use {'shared memory' if shm else 'the network'}",
+        sorted({*lines_of(inside, most=8), *refs}),
+        "Check nvidia-smi topo -p2p r, the IOMMU and passthrough. In containers: all GPUs visible to every process, one IPC namespace and one NCCL_HOSTID a host.",
+        ["nvidia-smi topo -p2p r inside the container", "NCCL_DEBUG_SUBSYS=INIT,P2P,GRAPH in the same run"],
+    )  # fmt: skip
 
 
 def system_not_ready(facts: Facts) -> Iterator[Finding]:
@@ -225,4 +262,4 @@ def imex(facts: Facts) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-RULES = (links_down, peer_access_off, system_not_ready, multicast_set_up, registration, imex)
+RULES = (links_down, peer_access_off, links_not_used, system_not_ready, multicast_set_up, registration, imex)

@@ -5,14 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from busbw.diagnosis.facts import Counter, Event, Facts, Setting, lines_of
+from busbw.diagnosis.facts import Counter, Event, Facts, LinkGroup, Setting, lines_of
 from busbw.diagnosis.findings import Finding
+from busbw.diagnosis.rules.counter_words import LOSSES, counted
 from busbw.diagnosis.rules.shared import active
 
 __all__ = ["RULES"]
 
 RETRY_EXCEEDED, RNR_RETRY_EXCEEDED, FLUSHED = 12, 13, 5
 """Work completion status (ibv_wc_status): retries exceeded, receiver not ready, flushed after another error."""
+
+_COMPLETIONS = ("nccl.ib_completion", "perftest.completion_failed")
+"""Messages with a work completion status: NCCL's and perftest's."""
 
 _TELL = [
     "show_gids on both hosts; ib_write_bw -x GID -d DEV between them",
@@ -68,16 +72,9 @@ def _port(event: Event) -> str:
 
 
 def _lossy_counters(facts: Facts) -> list[Counter]:
-    names = (
-        "local_ack_timeout_err",
-        "packet_seq_err",
-        "out_of_sequence",
-        "implied_nak_seq_err",
-        "rx_discards_phy",
-        "roce_adp_retrans",
-        "rx_prio0_discards",
-    )
-    return [c for c in facts.counters if c.name in names and c.value > 0]
+    """Losses counted since the last reset; where two readings are there, only what grew between them counts."""
+    compared = {(g.last.place, g.last.device, g.last.port, g.last.name): g.by for g in facts.growths}
+    return [c for c in counted(facts, LOSSES) if compared.get((c.place, c.device, c.port, c.name), c.value) > 0]
 
 
 def gid_of_the_wrong_kind(facts: Facts) -> Iterator[Finding]:
@@ -149,9 +146,9 @@ def unanswered_packets(facts: Facts) -> Iterator[Finding]:
     flapping link, a peer that died; what else was read shifts the weights, and the commands tell them apart. Status 5 (flushed) follows
     another error and is never the cause. Silent on other calls and other statuses.
     """
-    completions = [e for e in facts.all("nccl.ib_completion") if e.number("status") == RETRY_EXCEEDED]
+    completions = [e for e in facts.all(*_COMPLETIONS) if e.number("status") == RETRY_EXCEEDED]
     modify = [e for e in facts.all("nccl.ib_call_failed") if "modify_qp" in e.fields.get("call", "")]
-    modify += facts.all("verbs.modify_failed")
+    modify += facts.all("verbs.modify_failed", "perftest.qp_refused")
     retries = facts.all("ucx.retry_exceeded")
     if not completions and not modify and not retries:
         return
@@ -231,7 +228,7 @@ def memory_refused(facts: Facts) -> Iterator[Finding]:
     Fires on completion status 4 (LOC_PROT), 8 (LOC_ACCESS), 10 (REM_ACCESS) and on "local access violation" events. With GPUDirect that is
     peer-to-peer traffic that ACS or the IOMMU sends elsewhere; a peer that freed its buffer does the same. Silent on other statuses.
     """
-    events = [e for e in facts.all("nccl.ib_completion") if e.number("status") in (4, 8, 10)]
+    events = [e for e in facts.all(*_COMPLETIONS) if e.number("status") in (4, 8, 10)]
     events += [e for e in facts.all("nccl.ib_async") if "access" in e.text.lower()]
     if events:
         lines = lines_of([*events, *active(facts, "NCCL_NET_GDR_LEVEL")])
@@ -256,7 +253,7 @@ def receiver_not_ready(facts: Facts) -> Iterator[Finding]:
 
     Fires on completion status 13 (RNR_RETRY_EXC). Silent on other statuses.
     """
-    events = [e for e in facts.all("nccl.ib_completion") if e.number("status") == RNR_RETRY_EXCEEDED]
+    events = [e for e in facts.all(*_COMPLETIONS) if e.number("status") == RNR_RETRY_EXCEEDED]
     if events:
         yield Finding(
             "rank-late-or-stuck", 0.5, "fatal", "a peer did not post its receives in time", lines_of(events),
@@ -272,9 +269,11 @@ def lossy_fabric(facts: Facts) -> Iterator[Finding]:
     """NIC counters show lost RoCE packets without a working loss control.
 
     Fires when acknowledge time-outs or sequence errors are counted; stronger when no ECN marks were seen and all traffic is in priority 0
-    (no lossless class). Minor when fewer than 100 were counted: these counters run since the boot. Silent when all of them are 0.
+    (no lossless class). Minor when fewer than 100 were counted: these counters run since the boot. Silent when all of them are 0,
+    and where two readings tell what was lost in between.
     """
-    losses = _lossy_counters(facts)
+    compared = {(g.last.place, g.last.device) for g in facts.growths}
+    losses = [c for c in _lossy_counters(facts) if (c.place, c.device) not in compared]
     if not losses or facts.all("nccl.ib_completion"):
         return
     unmarked = [
@@ -294,18 +293,35 @@ def lossy_fabric(facts: Facts) -> Iterator[Finding]:
     )  # fmt: skip
 
 
-def rails_crossed(facts: Facts) -> Iterator[Finding]:
-    """NCCL_CROSS_NIC lets connections cross rails on a fabric that keeps them apart.
+def _crossing_links(facts: Facts) -> list[LinkGroup]:
+    """Connections whose sender uses another NIC than their receiver, by the NIC's number on each host."""
+    ends: dict[tuple[int | None, int | None], dict[str | None, tuple[str, LinkGroup]]] = {}
+    for link in facts.links:
+        number = re.match(r"NET/IB\w*/(\d+)", link.via)
+        if number is not None and link.src_rank is not None:
+            ends.setdefault((link.src_rank, link.dst_rank), {})[link.direction] = (number[1], link)
+    crossing = [pair for pair in ends.values() if len(pair) == 2 and len({nic for nic, _ in pair.values()}) == 2]
+    return [link for pair in crossing for _, link in pair.values()]
 
-    Fires when NCCL_CROSS_NIC allows crossing (1 or 2) while a transfer or connection fails. Silent without a failure: on a full fat tree
-    crossing is harmless.
+
+def rails_crossed(facts: Facts) -> Iterator[Finding]:
+    """Connections cross rails on a fabric that keeps them apart.
+
+    Fires when NCCL_CROSS_NIC allows crossing (1 or 2), or the two ends of a connection name NICs of different number, while a transfer or connection
+    fails. Silent without a failure: on a full fat tree crossing is harmless.
     """
     failures = facts.all("nccl.ib_completion", "nccl.ib_call_failed", "nccl.connect_failed")
     crossing = [s for s in active(facts, "NCCL_CROSS_NIC") if s.value in ("1", "2")]
-    if failures and crossing:
+    linked = _crossing_links(facts)
+    if failures and (crossing or linked):
+        said = (
+            f"NCCL_CROSS_NIC={crossing[0].value} and connections fail"
+            if crossing
+            else "connections use NICs of different number at their ends, and transfers fail"
+        )
         yield Finding(
-            "rail-cross-nic", 0.5, "fatal", f"NCCL_CROSS_NIC={crossing[0].value} and connections fail", lines_of([*crossing, *failures]),
-            "Set NCCL_CROSS_NIC=0 on a rail-only fabric.", ["ib_write_bw between NIC i of one host and NIC j of another"],
+            "rail-cross-nic", 0.6 if crossing and linked else (0.5 if crossing else 0.35), "fatal", said, lines_of([*crossing, *linked[:6], *failures]),
+            "Set NCCL_CROSS_NIC=0 on a rail-only fabric, and see that NIC i of every host is on rail i.", ["ib_write_bw between NIC i of one host and NIC j of another"],
         )  # fmt: skip
 
 

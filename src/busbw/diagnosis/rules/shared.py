@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from collections import defaultdict
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from busbw.diagnosis.facts import Event, Facts, Setting
 from busbw.hardware.formats import TopologyMatrix
 
 __all__ = [
-    "active", "address_of", "has_nvlink", "is_multi_node", "node_count", "real", "unroutable_address", "unroutable_interface", "whole",
+    "Job", "active", "address_of", "bus_number", "has_nvlink", "is_multi_node", "jobs", "node_count", "real", "unroutable_address", "unroutable_interface", "whole",
     "without_repeats",
 ]  # fmt: skip
 
@@ -106,3 +108,52 @@ def without_repeats(*groups: Iterable[Event]) -> list[Event]:
         for event in group:
             seen.setdefault((event.at.path, event.at.line), event)
     return list(seen.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Processes (host, pid) that share communicators."""
+
+    processes: frozenset[tuple[str | None, int | None]]
+    comm_id: str
+    """Of its largest communicator."""
+
+
+def jobs(facts: Facts) -> list[Job]:
+    """The jobs that the communicators tell apart: processes are of one job if they share one, directly or over others."""
+    members: dict[str, set[tuple[str | None, int | None]]] = defaultdict(set)
+    for event in facts.all("nccl.comm"):
+        if event.fields.get("comm_id"):
+            members[event.fields["comm_id"]].add((event.host, event.pid))
+    job_of: dict[tuple[str | None, int | None], str] = {}
+    together: dict[str, set[tuple[str | None, int | None]]] = {}
+    for comm_id, processes in members.items():
+        merged = set(processes)
+        for older in {job_of[process] for process in processes if process in job_of}:
+            merged |= together.pop(older)
+        together[comm_id] = merged
+        job_of |= dict.fromkeys(merged, comm_id)
+    largest = sorted(members, key=lambda comm_id: -len(members[comm_id]))
+    return [
+        Job(frozenset(merged), next(comm_id for comm_id in largest if members[comm_id] <= merged))
+        for merged in together.values()
+    ]
+
+
+_BUS = re.compile(r"(?:(?P<domain>[0-9a-fA-F]{4,8}):)?(?P<bus>[0-9a-fA-F]{2}):(?P<slot>[0-9a-fA-F]{2})(?:\.[0-7])?")
+
+
+def bus_number(text: str) -> int | None:
+    """A GPU's place on the bus as one number, from `0000:1b:00.0` or NCCL's hexadecimal busId; None for other words.
+
+    NCCL: domain, bus, device and function from the left, of which the last 4 bits are the function (src/misc/utils.cc, busIdToInt64).
+
+    >>> bus_number("0000:1b:00"), bus_number("1b000"), bus_number("GPU-1")
+    (6912, 6912, None)
+    """
+    found = _BUS.fullmatch(text.strip())
+    if found is not None:
+        return int(found["domain"] or "0", 16) << 16 | int(found["bus"], 16) << 8 | int(found["slot"], 16)
+    if re.fullmatch(r"[0-9a-fA-F]{1,12}", text.strip()):
+        return int(text, 16) >> 4
+    return None

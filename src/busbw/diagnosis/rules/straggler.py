@@ -6,7 +6,7 @@ import math
 import re
 import statistics
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from busbw.diagnosis.facts import Facts, Pair, lines_of
 from busbw.diagnosis.findings import Finding
@@ -14,9 +14,18 @@ from busbw.diagnosis.rules.shared import real
 from busbw.statistics import end_effects
 from busbw.units import format_rate
 
-__all__ = ["RULES"]
+__all__ = ["NODE_QUANTITIES", "RULES", "fast_elsewhere"]
 
-_NODE_QUANTITIES = ("busbw", "algbw", "bandwidth")
+NODE_QUANTITIES = ("busbw", "algbw", "bandwidth")
+
+
+def fast_elsewhere(slow: Pair, pairs: Sequence[Pair], fast: float) -> bool:
+    """Whether both ends of a slow pair are fast with two other partners or more, and slow with none."""
+    for end in (slow.src, slow.dst):
+        others = [p for p in pairs if end in (p.src, p.dst) and {p.src, p.dst} != {slow.src, slow.dst}]
+        if len(others) < 2 or any(p.value < 0.8 * fast for p in others):
+            return False
+    return True
 
 
 def slow_in_every_pair(facts: Facts) -> Iterator[Finding]:
@@ -24,11 +33,11 @@ def slow_in_every_pair(facts: Facts) -> Iterator[Finding]:
 
     Fires when the pairs of hosts fall into fast and slow ones (below 80 % of the median of the fast half) and one host explains the slow
     pairs it is in (multiplicative end effects by median polish, Tukey 1977, "Exploratory Data Analysis"). A slow pair whose two hosts
-    appear nowhere else is named as open. Silent when all pairs are alike.
+    appear nowhere else is named as open. Silent when all pairs are alike, and when both hosts of a slow pair are fast with all their other partners.
     """
     groups: dict[str, list[Pair]] = defaultdict(list)
     for pair in facts.pairs:
-        if pair.quantity in _NODE_QUANTITIES and pair.src != pair.dst and pair.value > 0:
+        if pair.quantity in NODE_QUANTITIES and pair.src != pair.dst and pair.value > 0:
             groups[pair.quantity].append(pair)
     for pairs in groups.values():
         if len(pairs) < 3:
@@ -44,6 +53,8 @@ def slow_in_every_pair(facts: Facts) -> Iterator[Finding]:
             seen[p.src] += 1
             seen[p.dst] += 1
         suspects = [h for h, n in seen.items() if n > 1 and effects[h] < 0.85]
+        if not suspects and all(fast_elsewhere(p, pairs, fast) for p in slow_pairs):
+            continue  # the hosts are fine, so it is the path between them
         named = min(suspects or seen, key=lambda h: effects[h])
         open_pairs = [p for p in slow_pairs if named not in (p.src, p.dst)]
         with_named = [p for p in slow_pairs if named in (p.src, p.dst)]
@@ -83,4 +94,45 @@ def slow_in_every_round(facts: Facts) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-RULES = (slow_in_every_pair, slow_in_every_round)
+_FASTER_THAN_PCIE = 60e9
+"""Bytes per second: above PCIe Gen5 x16, so it is NVLink."""
+
+
+def slow_gpu_in_a_matrix(facts: Facts) -> Iterator[Finding]:
+    """One GPU of a node is slow with every other GPU, in a matrix of copies between all of them.
+
+    Fires on matrices of at least four GPUs (p2pBandwidthLatencyTest, nvbandwidth) where the pairs of one GPU are below 75 % of the usual and every
+    other GPU is within 10 % (end effects by median polish, as for hosts). Silent where pairs fall into groups: that is the topology, not a fault.
+    """
+    groups: dict[tuple[str, str, str], list[Pair]] = defaultdict(list)
+    for pair in facts.pairs:
+        if (
+            pair.quantity not in NODE_QUANTITIES and pair.src != pair.dst and pair.value > 0
+            and pair.unit.endswith("/s") and "latency" not in pair.quantity and "disabled" not in pair.quantity
+        ):  # fmt: skip
+            groups[pair.at.artefact, pair.tool, pair.quantity].append(pair)
+    for pairs in groups.values():
+        if len({end for p in pairs for end in (p.src, p.dst)}) < 4 or len(pairs) < 6:
+            continue
+        effects = end_effects([(p.src, p.dst, p.value) for p in pairs])
+        slow = [end for end, effect in effects.items() if effect < 0.75]
+        if len(slow) != 1 or any(effect < 0.9 for end, effect in effects.items() if end != slow[0]):
+            continue
+        mine = [p for p in pairs if slow[0] in (p.src, p.dst)]
+        rest = [p for p in pairs if slow[0] not in (p.src, p.dst)]
+        usual = statistics.median(p.value for p in rest)
+        if any(p.value > 0.8 * usual for p in mine):
+            continue
+        nvlink = usual > _FASTER_THAN_PCIE
+        name = slow[0] if not slow[0].isdigit() else f"GPU {slow[0]}"
+        yield Finding(
+            "nvlink-down" if nvlink else "pcie-link-degraded", 0.6, "major",
+            f"{name} reaches {format_rate(statistics.median(p.value for p in mine))} with every other GPU, the others {format_rate(usual)} among themselves",
+            lines_of([*mine[:8], *rest[:2]]),
+            "Look at the NVLinks of that GPU (nvidia-smi nvlink -s, -e), then reset or service it." if nvlink else "Look at the PCIe link of that GPU under load (lspci -vv | grep LnkSta), its slot and riser.",
+            ["nvidia-smi nvlink -s -i GPU" if nvlink else "nvidia-smi --query-gpu=pcie.link.gen.current,pcie.link.width.current --format=csv under load"],
+        )  # fmt: skip
+        return
+
+
+RULES = (slow_gpu_in_a_matrix, slow_in_every_pair, slow_in_every_round)

@@ -1,0 +1,209 @@
+"""Ports of NICs and switches: one that is down, slow, or of another kind than its siblings."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+
+from busbw.diagnosis.facts import Event, Facts, Port, lines_of
+from busbw.diagnosis.findings import Finding
+from busbw.units import format_rate
+
+__all__ = ["RULES"]
+
+_CABLE = "Reseat or change the cable and transceiver between the two ports named, check the switch port's speed and state, then the adapter."
+_TELL = ["mlxlink -d DEV -c -e on both ends", "iblinkinfo | grep -i -e could -e down"]
+
+
+def _nics(facts: Facts) -> list[Port]:
+    return [port for port in facts.ports if not port.on_switch]
+
+
+def _ends(port: Port) -> str:
+    """Both ends of the cable, as far as known."""
+    other = f" to {port.peer}" + (f" port {port.peer_port}" if port.peer_port is not None else "") if port.peer else ""
+    return port.name + other
+
+
+def _common_switch(ports: Sequence[Port]) -> str:
+    """What to say if several ports hang on one switch."""
+    switches = {port.device if port.on_switch else port.peer for port in ports}
+    only = next(iter(switches)) if len(switches) == 1 else None
+    return f"; all of them at {only}" if only and len(ports) > 1 else ""
+
+
+def _complaints(facts: Facts, ports: Iterable[Port]) -> list[Event]:
+    """Failures of the job that name a port's device on its host, or come from its host."""
+    events = facts.all(
+        "nccl.ib_completion", "nccl.ib_async", "nccl.ib_call_failed", "nccl.ib_no_device", "nccl.connect_failed"
+    )
+    found = [
+        e for port in ports for e in events
+        if (port.host is not None and e.host == port.host) or (e.host is None and port.device is not None and port.device in e.text.split(":"))
+    ]  # fmt: skip
+    return list({id(e): e for e in found}.values())
+
+
+def port_down_here_only(facts: Facts) -> Iterator[Finding]:
+    """A NIC's port is down on one host and active on the others.
+
+    Fires when at least two other hosts have the same device active; a port that looks for its partner (Polling) beside active ones of its host is a
+    weaker sign. Surer when the job fails on that host. Silent when the device is down everywhere, which is a port that nobody uses, and on switches.
+    """
+    by_device: dict[tuple[str | None, int | None], list[Port]] = defaultdict(list)
+    by_host: dict[str, list[Port]] = defaultdict(list)
+    for port in _nics(facts):
+        if port.state is not None:
+            by_device[port.device, port.port].append(port)
+            by_host[port.place].append(port)
+    odd, others = [], []
+    for same in by_device.values():
+        up = [p for p in same if p.active]
+        down = [p for p in same if not p.active]
+        if down and len({p.place for p in up}) >= 2 and len(down) < len(up):
+            odd += down
+            others += up[:1]
+    if odd:
+        complaints = _complaints(facts, odd)
+        yield Finding(
+            "link-rate-degraded", 0.85 if complaints else 0.7, "major",
+            f"{_ends(odd[0])} is {odd[0].state} ({odd[0].physical_state or 'physical state unknown'}) and active on the other hosts" + (f"; {len(odd)} such ports" if len(odd) > 1 else "") + _common_switch(odd),
+            lines_of([*odd[:8], *others[:2], *complaints[:3]]), _CABLE, _TELL,
+        )  # fmt: skip
+        return
+    for here in by_host.values():
+        polling = [p for p in here if not p.active and "poll" in (p.physical_state or "").lower()]
+        up = [p for p in here if p.active]
+        if polling and len(up) > len(polling):
+            yield Finding(
+                "link-rate-degraded", 0.4, "minor", f"{_ends(polling[0])} looks for its partner while {len(up)} ports of the host are active", lines_of([*polling, *up[:2]]),
+                _CABLE + " If the port is not meant to be used, keep NCCL off it with NCCL_IB_HCA.", _TELL,
+            )  # fmt: skip
+
+
+def _below(port: Port) -> list[str]:
+    """What of a link is below what both of its ends can do, for people; empty if nothing is."""
+    found = []
+    if port.possible_width is not None and port.width is not None and port.width < port.possible_width:
+        found.append(f"{port.width}X instead of {port.possible_width}X")
+    rate, possible = port.rate_bytes_per_s, port.possible_rate_bytes_per_s
+    if rate is not None and possible is not None and rate < 0.95 * possible:
+        found.append(f"{format_rate(rate)} instead of {format_rate(possible)}")
+    return found
+
+
+def _in_use(facts: Facts, port: Port) -> bool:
+    """Whether the job may use a port: a plain network interface only if NCCL names it."""
+    if port.node_kind != "netdev":
+        return True
+    named = facts.all("nccl.socket_devices", "nccl.bootstrap_interface", "nccl.socket_interface", "rdma.netdev")
+    return any(port.device is not None and port.device in re.split(r"[^\w.-]+", e.text) for e in named)
+
+
+def link_below_its_ends(facts: Facts) -> Iterator[Finding]:
+    """A link runs below what both of its ends can, or below the same links elsewhere.
+
+    Fires on the width or speed that iblinkinfo or mlxlink say a link could have, and when an active port has a lower rate than most ports of its link
+    layer and at least three others have that rate. Minor where most links could do more: that is how the fabric is set. A management or storage NIC may be slower by design, so the comparison alone is less sure. Silent when all are alike, on ports that are
+    down, and on network interfaces that NCCL does not name.
+    """
+    ports_in_use = [p for p in facts.ports if _in_use(facts, p)]
+    low = sorted((p for p in ports_in_use if _below(p)), key=lambda p: p.rate_bytes_per_s or 0.0)
+    if low:
+        by_design = len(low) > 2 and len(low) * 2 > sum(1 for p in ports_in_use if p.active)
+        first = low[0]
+        yield Finding(
+            "link-rate-degraded", 0.4 if by_design else 0.85, "minor" if by_design else "major", f"{_ends(first)} runs {', '.join(_below(first))}" + (f"; {len(low)} such ports" if len(low) > 1 else "") + _common_switch(low),
+            lines_of(low), _CABLE, _TELL,
+        )  # fmt: skip
+        if not by_design:
+            return
+    groups: dict[tuple[bool, str], list[Port]] = defaultdict(list)
+    for port in ports_in_use:
+        if port.active and port.rate_bytes_per_s:
+            groups[port.on_switch, port.link_layer or ""].append(port)
+    for (switch, _), ports in groups.items():
+        usual, times = Counter(p.rate_bytes_per_s for p in ports).most_common(1)[0]
+        below = [p for p in ports if (p.rate_bytes_per_s or 0) < 0.95 * (usual or 0)]
+        if not below or times < 3 or len(below) * 2 >= len(ports) or _one_on_every_host(below, ports):
+            continue
+        complaints = _complaints(facts, below)
+        yield Finding(
+            "link-rate-degraded", 0.75 if complaints else (0.4 if switch else 0.6), "major",
+            f"{_ends(below[0])} runs at {format_rate(below[0].rate_bytes_per_s or 0)}, {times} others at {format_rate(usual or 0)}" + (f"; {len(below)} such ports" if len(below) > 1 else "") + _common_switch(below),
+            lines_of([*below[:8], *[p for p in ports if p.rate_bytes_per_s == usual][:2], *complaints[:3]]), _CABLE, _TELL,
+        )  # fmt: skip
+
+
+def _one_on_every_host(below: Sequence[Port], ports: Sequence[Port]) -> bool:
+    """Whether the slow ports are the same device on every one of several hosts: that is how the hosts are built."""
+    hosts = {p.place for p in ports}
+    return (
+        len(hosts) > 1
+        and {p.place for p in below} == hosts
+        and len({(p.device, p.port) for p in below}) * len(hosts) == len(below)
+    )
+
+
+def another_link_layer(facts: Facts) -> Iterator[Finding]:
+    """The same device speaks InfiniBand on some hosts and Ethernet on others.
+
+    Fires when a device's link layer differs between hosts that both have it active. They cannot talk to each other. Silent when every host has it
+    the same way, and on a device that is down.
+    """
+    by_device: dict[tuple[str | None, int | None], dict[str, list[Port]]] = defaultdict(lambda: defaultdict(list))
+    for port in _nics(facts):
+        if port.active and port.link_layer:
+            by_device[port.device, port.port][port.link_layer.lower()].append(port)
+    for layers in by_device.values():
+        if len(layers) > 1:
+            few = min(layers.values(), key=len)
+            rest = [p for ports in layers.values() if ports is not few for p in ports]
+            if {p.place for p in few} & {p.place for p in rest}:
+                continue
+            yield Finding(
+                "net-plugin-mismatch", 0.6, "major", f"{few[0].name} speaks {few[0].link_layer}, on {len(rest)} other hosts {rest[0].link_layer}", lines_of([*few, *rest[:3]]),
+                "Give the NIC the same link type on every host (mlxconfig -d DEV set LINK_TYPE_P1=), or choose NICs of one kind with NCCL_IB_HCA.", ["ibv_devinfo | grep -e hca_id -e link_layer on every host"],
+            )  # fmt: skip
+            return
+
+
+def mtu_differs(facts: Facts) -> Iterator[Finding]:
+    """Active ports of one link layer have different MTUs.
+
+    Fires when a minority of ports has another active MTU than the rest. Fatal where transfers fail: large packets may not pass. Otherwise minor, as
+    both ends settle on the smaller one. Silent when all are alike, and about a management port that differs on every host.
+    """
+    groups: dict[str, list[Port]] = defaultdict(list)
+    for port in _nics(facts):
+        if port.active and port.mtu_bytes:
+            groups[port.link_layer or ""].append(port)
+    for ports in groups.values():
+        usual, times = Counter(p.mtu_bytes for p in ports).most_common(1)[0]
+        odd = [p for p in ports if p.mtu_bytes != usual]
+        if not odd or times < 2 or len(odd) >= times or _one_on_every_host(odd, ports):
+            continue
+        failures = facts.all("nccl.ib_completion", "ucx.retry_exceeded")
+        yield Finding(
+            "mtu-mismatch", 0.5 if failures else 0.35, "fatal" if failures else "minor", f"{odd[0].name} has MTU {odd[0].mtu_bytes}, {times} other ports {usual}",
+            lines_of([*odd[:6], *[p for p in ports if p.mtu_bytes == usual][:2], *failures[:4]]),
+            "Set the same MTU on NICs and switch ports (9000 for RoCE with 4096 payload).", ["ping -M do -s 8972 PEER (RoCE with MTU 9000)", "ibv_devinfo | grep active_mtu on every host"],
+        )  # fmt: skip
+
+
+def port_refused(facts: Facts) -> Iterator[Finding]:
+    """A benchmark of the fabric says that the port it should use is not active.
+
+    Fires on perftest's "Port number N state is ...". Silent where the same output then reports results.
+    """
+    events = facts.all("perftest.port_down")
+    measured = {curve.artefact for curve in facts.curves}
+    events = [e for e in events if e.at.artefact not in measured]
+    if events:
+        yield Finding(
+            "link-rate-degraded", 0.6, "major", f"port {events[0].fields.get('port', '?')} is {events[0].fields.get('state', 'not active')}", lines_of(events), _CABLE, _TELL,
+        )  # fmt: skip
+
+
+RULES = (port_refused, port_down_here_only, link_below_its_ends, another_link_layer, mtu_differs)

@@ -1,0 +1,138 @@
+"""Drawings by matplotlib as SVG fragments to stand inside an HTML page: its colours, its fonts, no outside names.
+
+Colours are the page's own (CSS variables), so one drawing serves light and dark. Same data in, same bytes out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from busbw.reports.excerpts import visible
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["ALARM", "BAND", "FIRST", "GRID", "HEAT_NONE", "HEAT_STEPS", "INK", "MARK", "MUTED", "PAPER", "RAISED", "SECOND", "drawing", "heat_colour", "printable", "to_svg"]  # fmt: skip
+
+HEAT_STEPS = 8
+"""Shades of a pair matrix, `--heat-0` (as it should be) to `--heat-7` (worst)."""
+
+# Stand-ins for the page's colours: values no other part of a drawing uses, replaced once the SVG is written.
+INK, MUTED, GRID, BAND, FIRST, SECOND, ALARM, PAPER, RAISED, MARK = (f"#0102{n:02x}" for n in range(10))
+HEAT_NONE = "#0103ff"
+_VARIABLES = {
+    INK: "--ink",
+    MUTED: "--muted",
+    GRID: "--grid",
+    BAND: "--band",
+    FIRST: "--first",
+    SECOND: "--second",
+    ALARM: "--alarm",
+    PAPER: "--paper",
+    RAISED: "--raised",
+    MARK: "--mark",
+    **{f"#0103{n:02x}": f"--heat-{n}" for n in range(HEAT_STEPS)},
+    HEAT_NONE: "--heat-none",
+}
+_STYLE: dict[Any, Any] = {
+    "svg.fonttype": "none",
+    "text.parse_math": False,
+    "svg.hashsalt": "busbw",
+    "font.family": "DejaVu Sans",
+    "font.size": 9.0,
+    "axes.edgecolor": MUTED,
+    "axes.labelcolor": INK,
+    "axes.linewidth": 0.8,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "text.color": INK,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+    "grid.color": GRID,
+    "grid.linewidth": 0.6,
+}
+
+
+def heat_colour(step: int | None) -> str:
+    """The stand-in for a shade; None: not measured, or not to be judged."""
+    return HEAT_NONE if step is None else f"#0103{step:02x}"
+
+
+def printable(text: str, most: int = 14) -> str:
+    """A name as a label: what the drawing font cannot show becomes `?`, long names lose their beginning."""
+    shown = visible(text).encode("ascii", "replace").decode()
+    return shown if len(shown) <= most else "..." + shown[3 - most :]
+
+
+@contextlib.contextmanager
+def drawing(width_inches: float, height_inches: float, *, bare: bool = False) -> Iterator[tuple[Figure, Axes]]:
+    """A figure and its axes in this module's style, without a window and without state outside the block.
+
+    bare: axes without frame, whose units are inches from the lower left corner.
+    """
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # its notes about font caches are not for the user
+    import matplotlib as mpl  # noqa: PLC0415 - half a second, needed only where something is drawn
+    from matplotlib.figure import Figure  # noqa: PLC0415
+
+    with mpl.rc_context(_STYLE):
+        figure = Figure(figsize=(width_inches, height_inches), layout=None if bare else "tight")
+        figure.patch.set_visible(False)
+        axes = figure.add_axes((0, 0, 1, 1)) if bare else figure.add_subplot()
+        axes.patch.set_visible(False)
+        if bare:
+            axes.set_axis_off()
+            axes.set_xlim(0, width_inches)
+            axes.set_ylim(0, height_inches)
+        yield figure, axes
+
+
+def to_svg(figure: Figure, prefix: str, title: str, description: str = "") -> str:
+    """The figure as an <svg> element with a title and a description for those who do not see it.
+
+    Own ids, no prologue, no metadata, no outside names. Its natural width stands in `style`, so that a page can scroll
+    it where it would become too small to read.
+    """
+    written = io.StringIO()
+    figure.savefig(written, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+    svg = written.getvalue()
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r"<metadata>.*?</metadata>\s*", "", svg, flags=re.DOTALL)
+    svg = re.sub(r"<defs>\s*<style[^<]*</style>\s*</defs>\s*", "", svg)  # two properties, which the page's sheet sets
+    svg = re.sub(r"<!--.*?-->\s*", "", svg, flags=re.DOTALL)
+    svg = re.sub(r"<[^<>]*>", lambda tag: _own(tag[0], prefix), svg)
+    width = re.search(r'width="([\d.]+)pt"', svg)
+    svg = re.sub(r'\s(?:width|height)="[\d.]+pt"', "", svg, count=2)
+    pixels = float(width[1]) * 4 / 3 if width else 0.0
+    shown = f"width:{pixels:.0f}px;min-width:{SMALLEST * pixels:.0f}px"
+    described = f'<desc id="{prefix}-desc">{_attribute(description)}</desc>' if description else ""
+    named = f"{prefix}-title {prefix}-desc" if description else f"{prefix}-title"
+    head = f'<svg role="img" aria-labelledby="{named}" style="{shown}"'
+    svg = re.sub(r"<svg\b", head, svg, count=1)
+    end = svg.index(">") + 1
+    return f'{svg[:end]}<title id="{prefix}-title">{_attribute(title)}</title>{described}{svg[end:]}'.strip()
+
+
+SMALLEST = 0.8
+"""How far a drawing shrinks on a narrow page before it scrolls: text of 9 pt is then as large as one of 7 pt."""
+
+
+def _own(tag: str, prefix: str) -> str:
+    """A tag of the drawing, never its text: outside names gone, ids and colours those of the page."""
+    tag = re.sub(r'\sxmlns(:\w+)?="[^"]*"', "", tag)
+    tag = tag.replace("xlink:href=", "href=").replace("'DejaVu Sans'", "system-ui, sans-serif")
+    tag = re.sub(r'\bid="', f'id="{prefix}-', tag)
+    tag = re.sub(r'(href="#|url\(#)', rf"\g<1>{prefix}-", tag)
+    return re.sub(r"#010[23][0-9a-f]{2}", lambda m: f"var({_VARIABLES[m[0]]})" if m[0] in _VARIABLES else m[0], tag)
+
+
+def _attribute(text: str) -> str:
+    shown = visible(text)
+    return shown.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;").replace(">", "&gt;")
