@@ -3,7 +3,7 @@
 Every figure carries its source. Imports only `busbw.errors`, `busbw.units` and `busbw.statistics`.
 """
 
-from busbw.hardware.blueprints import Cluster, Node, PcieRoot, find_node, load_nodes
+from busbw.hardware.blueprints import CpuId, Node, PcieRoot, cpu_link, find_node, load_nodes
 from busbw.hardware.catalogue import (
     Accelerator,
     Catalogue,
@@ -19,6 +19,7 @@ from busbw.hardware.catalogue import (
     load_catalogue,
     pcie_bytes_per_s,
 )
+from busbw.hardware.cluster import Cluster
 from busbw.hardware.expected import (
     ExpectedRange,
     ExpectedTime,
@@ -31,23 +32,31 @@ from busbw.hardware.expected import (
     nic_tier,
     tiers,
 )
+from busbw.hardware.links import LINK_KINDS, VERTEX_KINDS, LinkTable, NodeGraph, Path
 
 __all__ = [
+    "LINK_KINDS",
+    "VERTEX_KINDS",
     "Accelerator",
     "Catalogue",
     "Cluster",
+    "CpuId",
     "CpuLink",
     "ExpectedRange",
     "ExpectedTime",
     "Figure",
     "Latency",
+    "LinkTable",
     "Nic",
     "Node",
+    "NodeGraph",
     "NvLink",
     "NvSwitch",
+    "Path",
     "PcieRoot",
     "Switch",
     "Tier",
+    "cpu_link",
     "expected_busbw",
     "expected_small_message_time",
     "find_accelerator",

@@ -1,10 +1,11 @@
 """Files that describe hardware: one module a format, each with a function that returns (value, losses).
 
-`topo_matrix` reads `nvidia-smi topo -m`, `nccl_topo_xml` and `nccl_graph_xml` NCCL's topology and graph files.
-Imports only `busbw.errors` and the catalogue.
+`topo_matrix` reads `nvidia-smi topo -m`, `nccl_topo_xml` and `nccl_graph_xml` NCCL's topology and graph files;
+`nccl_node` makes a node of one and writes one for a node. Imports only `busbw.errors`, the catalogue and blueprints.
 """
 
 from busbw.hardware.formats.nccl_graph_xml import NcclGraphs, read_nccl_graphs, write_nccl_graphs
+from busbw.hardware.formats.nccl_node import node_from_nccl_topology, node_to_nccl_topology
 from busbw.hardware.formats.nccl_topo_xml import NcclTopology, read_nccl_topology, write_nccl_topology
 from busbw.hardware.formats.topo_matrix import TopologyMatrix, read_topology_matrix
 
@@ -12,6 +13,8 @@ __all__ = [
     "NcclGraphs",
     "NcclTopology",
     "TopologyMatrix",
+    "node_from_nccl_topology",
+    "node_to_nccl_topology",
     "read_nccl_graphs",
     "read_nccl_topology",
     "read_topology_matrix",
