@@ -304,8 +304,8 @@ def _graph(node: Node) -> NodeGraph:
             builder.join(
                 (GPU, gpu), nvswitch, node.accelerator.scale_up_bytes_per_s.value, latency["nvlink"] / 2, NVLINK
             )
-    for a, b, links in node.nvlink_mesh:
+    for one, other, links in node.nvlink_mesh:
         rate = (node.nvlink_bytes_per_s or 0.0) * links
         if rate:
-            builder.join((GPU, a), (GPU, b), rate, latency["nvlink"], NVLINK)
+            builder.join((GPU, one), (GPU, other), rate, latency["nvlink"], NVLINK)
     return builder.graph()
