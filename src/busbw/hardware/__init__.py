@@ -19,7 +19,8 @@ from busbw.hardware.catalogue import (
     load_catalogue,
     pcie_bytes_per_s,
 )
-from busbw.hardware.cluster import Cluster
+from busbw.hardware.cluster import FABRIC_KINDS, ROUTINGS, Cluster, FabricPlan
+from busbw.hardware.cluster_files import find_cluster, read_cluster_file
 from busbw.hardware.expected import (
     ExpectedRange,
     ExpectedTime,
@@ -32,10 +33,15 @@ from busbw.hardware.expected import (
     nic_tier,
     tiers,
 )
+from busbw.hardware.fabrics import Fabric
 from busbw.hardware.links import LINK_KINDS, VERTEX_KINDS, LinkTable, NodeGraph, Path
+from busbw.hardware.what_if import SETTINGS, set_figures
 
 __all__ = [
+    "FABRIC_KINDS",
     "LINK_KINDS",
+    "ROUTINGS",
+    "SETTINGS",
     "VERTEX_KINDS",
     "Accelerator",
     "Catalogue",
@@ -44,6 +50,8 @@ __all__ = [
     "CpuLink",
     "ExpectedRange",
     "ExpectedTime",
+    "Fabric",
+    "FabricPlan",
     "Figure",
     "Latency",
     "LinkTable",
@@ -60,6 +68,7 @@ __all__ = [
     "expected_busbw",
     "expected_small_message_time",
     "find_accelerator",
+    "find_cluster",
     "find_node",
     "find_switch",
     "load_catalogue",
@@ -69,5 +78,7 @@ __all__ = [
     "nccl_pcie_bytes_per_s",
     "nic_tier",
     "pcie_bytes_per_s",
+    "read_cluster_file",
+    "set_figures",
     "tiers",
 ]

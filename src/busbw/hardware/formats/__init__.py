@@ -1,7 +1,8 @@
 """Files that describe hardware: one module a format, each with a function that returns (value, losses).
 
 `topo_matrix` reads `nvidia-smi topo -m`, `nccl_topo_xml` and `nccl_graph_xml` NCCL's topology and graph files;
-`nccl_node` makes a node of one and writes one for a node. Imports only `busbw.errors`, the catalogue and blueprints.
+`nccl_node`, `hwloc_xml` and `matrix_node` make nodes, `nccl_node` also writes one; `ibnetdiscover` and `slurm_topology`
+make fabrics; `machine` tells the files apart. Imports only `busbw.errors`, the catalogue, blueprints and fabrics.
 """
 
 from busbw.hardware.formats.nccl_graph_xml import NcclGraphs, read_nccl_graphs, write_nccl_graphs

@@ -27,14 +27,13 @@ from busbw.hardware.formats.nccl_topo_xml import (
     TopologyElement,
 )
 from busbw.hardware.formats.nccl_topo_xml import Nic as NicElement
-from busbw.hardware.formats.read_nodes import NodeParts, accelerator_of, count_losses, latency_s
+from busbw.hardware.formats.read_nodes import NodeParts, accelerator_of, count_losses, latency_s, pcie_link_of_rate
 from busbw.hardware.links import C2C, CPU, GPU, NVLINK, NVSWITCH, PCIE, PCIE_SWITCH, NodeGraph
 
 __all__ = ["node_from_nccl_topology", "node_to_nccl_topology"]
 
 _GT_PER_S = {1: "2.5", 2: "5.0", 3: "8.0", 4: "16.0", 5: "32.0", 6: "64.0"}
 _GENERATION = {float(speed): generation for generation, speed in _GT_PER_S.items()}
-_WIDTHS = (16, 8, 4, 2, 1)
 _INVISIBLE_SWITCH = "fffffff:ffff:ff"
 _C2C_LINKS = 10
 """C2C links of a GPU. Source: NCCL topology XML of GB200 hosts."""
@@ -115,7 +114,7 @@ class _Writer:
                 generation = self.node.nic.pcie_generation
                 class_, preferred = "0x020700", generation.value if generation else None
                 children = (NicElement((), (self._net(below),)),)
-            generation_, width = _pcie_link(rate, preferred)
+            generation_, width = pcie_link_of_rate(rate, preferred)
             attributes = (
                 ("busid", self.gpu_bus[below]),
                 ("class", class_),
@@ -152,22 +151,6 @@ class _Writer:
             *(("port", "1"), ("guid", hex(0x1000 + number)), ("maxconn", "131072"), ("gdr", "1")),
         )
         return Net(attributes)
-
-
-def _pcie_link(rate: float, preferred: int | None) -> tuple[int, int]:
-    """Generation and width of a rate: the preferred generation if it fits, else the widest."""
-    fits = [
-        (generation, width)
-        for width in _WIDTHS
-        for generation in _GT_PER_S
-        if abs(pcie_bytes_per_s(generation, width) - rate) < 1e-9 * rate
-    ]
-    if not fits:
-        return min(
-            ((generation, width) for generation in _GT_PER_S for width in _WIDTHS),
-            key=lambda link: abs(pcie_bytes_per_s(*link) - rate),
-        )
-    return next((link for link in fits if link[0] == preferred), fits[0])
 
 
 def node_from_nccl_topology(

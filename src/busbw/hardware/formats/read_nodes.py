@@ -11,13 +11,24 @@ from types import MappingProxyType
 
 from busbw.errors import InputError, Loss
 from busbw.hardware.blueprints import CpuId, Node, PcieRoot, cpu_link
-from busbw.hardware.catalogue import Accelerator, Nic, NvSwitch, find_accelerator, load_catalogue
+from busbw.hardware.catalogue import Accelerator, Nic, NvSwitch, find_accelerator, load_catalogue, pcie_bytes_per_s
 from busbw.hardware.links import C2C, CPU, CPU_LINK, GPU, NIC, NVLINK, NVSWITCH, GraphBuilder
 
-__all__ = ["NodeParts", "accelerator_of", "count_losses", "latency_s", "nic_of_rate", "nvlink_rate", "nvswitch_of"]
+__all__ = [
+    "NodeParts",
+    "accelerator_of",
+    "count_losses",
+    "latency_s",
+    "nic_of_rate",
+    "nvlink_rate",
+    "nvswitch_of",
+    "pcie_link_of_rate",
+]
 
 _GIGA = 1e9
 _BITS_PER_BYTE = 8
+_GENERATIONS = (1, 2, 3, 4, 5, 6)
+_WIDTHS = (16, 8, 4, 2, 1)
 _NIC_OF_GBPS = {100.0: "ConnectX-5", 200.0: "ConnectX-6", 400.0: "ConnectX-7", 800.0: "ConnectX-8"}
 """The usual adapter of a line rate. A guess: files give rates, not products."""
 _SM_PRODUCT = {60: "P100-SXM2-16GB", 70: "V100-SXM2-32GB", 80: "A100-SXM-80GB", 89: "L40S", 90: "H100-SXM-80GB"}
@@ -155,3 +166,22 @@ def count_losses(losses: Sequence[Loss]) -> list[Loss]:
             loss if met is None else Loss(met.kind, met.path, met.line, met.detail, met.count + loss.count)
         )
     return list(first.values())
+
+
+def pcie_link_of_rate(rate: float, preferred: int | None) -> tuple[int, int]:
+    """Generation and width of a rate in bytes per second: the preferred generation if it fits, else the widest link.
+
+    A rate that no link has gives the nearest.
+    """
+    fits = [
+        (generation, width)
+        for width in _WIDTHS
+        for generation in _GENERATIONS
+        if abs(pcie_bytes_per_s(generation, width) - rate) < 1e-9 * rate
+    ]
+    if not fits:
+        return min(
+            ((generation, width) for generation in _GENERATIONS for width in _WIDTHS),
+            key=lambda link: abs(pcie_bytes_per_s(*link) - rate),
+        )
+    return next((link for link in fits if link[0] == preferred), fits[0])
