@@ -41,7 +41,7 @@ def test_a_route_follows_links_from_the_source_gpu_to_the_destination_gpu():
     assert names[1] == "node0: pcie_switch3 -> nic3"
     assert names[-1] == "node100: pcie_switch5 -> gpu5"
     assert names[2].endswith("-> leaf3")  # rail 3 of group 0
-    for before, after in zip(names[2:5], names[3:6], strict=True):
+    for before, after in pairwise(names[2:6]):
         assert before.split(" -> ")[1] == after.split(" -> ")[0]
     assert path.bandwidth_bytes_per_s == 50 * GB
 

@@ -154,7 +154,8 @@ def test_a_static_topology_file_of_a_cloud_has_bare_functions():
     <pci busid="0000:10:1b.0" class="0x020000" link_speed="8 GT/s" link_width="16"/>
     </pci></cpu></system>"""
     topology, _ = read_nccl_topology(xml, "p4d.xml")
-    node, _ = node_from_nccl_topology(topology, "p4d", "A100-SXM-40GB")
+    node, losses = node_from_nccl_topology(topology, "p4d", "A100-SXM-40GB")
+    assert [loss.kind for loss in losses] == ["node-unknown-rate"]
     root = NODES["p4d"].pcie[0]
     assert [(r.gpus, r.nics, r.bytes_per_s) for r in node.pcie] == [(root.gpus, root.nics, root.bytes_per_s)]
     with pytest.raises(InputError, match=r"p4d\.xml: says nothing of its GPUs.*Name the GPU"):

@@ -26,9 +26,9 @@ _NIC_CLASSES = ("0200", "0207")
 _NICS = {
     **{"15b3:1013": "ConnectX-4", "15b3:1017": "ConnectX-5", "15b3:1019": "ConnectX-5", "15b3:101b": "ConnectX-6"},
     **{"15b3:1021": "ConnectX-7", "15b3:1023": "ConnectX-8", "15b3:a2dc": "BlueField-3"},
-    **{"1d0f:efa0": "EFA-v1", "1d0f:efa1": "EFA-v2", "1d0f:efa2": "EFA-v2", "1d0f:efa3": "EFA-v3"},
+    **{"1d0f:efa0": "EFA-v1", "1d0f:efa1": "EFA-v2", "1d0f:efa2": "EFA-v3", "1d0f:efa3": "EFA-v3"},
 }
-"""Adapters by PCI id. Source: from memory, unverified."""
+"""Adapters by PCI id. Source: from memory, unverified; efa2: aws/aws-ofi-nccl, lstopo of a p5en."""
 _GPUS = {
     **{"10de:1db1": "V100-SXM2-16GB", "10de:1db5": "V100-SXM2-32GB", "10de:20b0": "A100-SXM-40GB"},
     **{"10de:20b2": "A100-SXM-80GB", "10de:2330": "H100-SXM-80GB", "10de:2335": "H200-SXM-141GB"},

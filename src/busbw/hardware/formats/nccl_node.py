@@ -160,7 +160,8 @@ def node_from_nccl_topology(
 
     accelerator names the GPU; without, the usual product of its compute capability is taken, and `sources` says so.
     GPUs and NICs are numbered in the order of `dev`. Nets without GPUDirect are left out where others have it.
-    Losses: `node-more-hosts` (only the first is taken), `node-unknown-link` (PCIe speed or width), `node-left-out`.
+    Losses: `node-more-hosts` (only the first is taken), `node-unknown-link` (PCIe speed or width), `node-unknown-rate`
+    (a NIC without a speed), `node-left-out`.
     Raises InputError for a file without GPUs, or with GPUs the catalogue does not know.
     """
     return _Reader(topology, name).node(accelerator)
@@ -253,6 +254,8 @@ class _Reader:
 
     def _nic(self, number: int, speed: float | None, above: tuple[int, int], rate: float, nics: list[int]) -> None:
         nics.append(number)
+        if speed is None:
+            self._lose("node-unknown-rate", 0, f"NIC {number} has no speed; taken as 10 Gb/s, as NCCL does")
         vertex = self.parts.nic(number, speed or _UNKNOWN_NET_BYTES_PER_S)
         self.parts.builder.join(above, vertex, rate, latency_s("pcie"), PCIE)
 
