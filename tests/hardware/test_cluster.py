@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -285,6 +286,23 @@ def test_a_known_node_may_be_named_or_changed(tmp_path):
     file.write_text("node:\n  gpus: 8\n")
     with pytest.raises(InputError, match=r"c\.yaml:1: node lacks accelerator, nic, pcie.*base: dgx-h100"):
         find_cluster(str(file))
+    file.write_text("node:\n  base: dgx-h100\n  gpus: 4\n")
+    with pytest.raises(InputError, match=r"c\.yaml:3: node\.gpus without node\.pcie.*Give both"):
+        find_cluster(str(file))
+    (tmp_path / "t.xml").write_bytes((Path(__file__).parent / "nccl_golden" / "dgxb200.xml").read_bytes())
+    file.write_text("node:\n  file: t.xml\n  accelerator: B200-SXM\n  nvlink_domain_nodes: 2\nnodes: 4\n")
+    cluster, _ = find_cluster(str(file))
+    assert (cluster.node.accelerator.name, cluster.node.gpus, cluster.nvlink_domains) == ("B200-SXM", 8, 2)
+    with pytest.raises(InputError, match="links of a node that was read from a file cannot be set"):
+        find_cluster(str(file), settings={"pcie.generation": "4"})
+    file.write_text("node:\n  file: t.xml\n  nvlink_mesh: [[0, 1, 2]]\n")
+    with pytest.raises(InputError, match=r"c\.yaml:3: node\.nvlink_mesh and node\.file both give links"):
+        find_cluster(str(file))
+    file.write_text(
+        "node:\n  base: v100-pcie-4\n  accelerator: V100-SXM2-32GB\n  nvlink_mesh: [[0, 1, 2], [0, 2, 1]]\n"
+    )
+    node = find_cluster(str(file))[0].node
+    assert [node.gpu_gpu_path(0, gpu).bandwidth_bytes_per_s for gpu in (1, 2)] == [50 * GB, 25 * GB]
     file.write_text("[]")
     with pytest.raises(InputError, match=r"c\.yaml:1: no cluster"):
         find_cluster(str(file))

@@ -117,6 +117,9 @@ class Node:
         nics = sorted(nic for root in self.pcie for nic in root.nics)
         if nics != list(range(len(nics))):
             raise ValueError(f"{self.name}: NICs {nics} are not numbered 0 to {len(nics) - 1}, each once")
+        for a, b, links in self.nvlink_mesh:
+            if not (0 <= a < self.gpus and 0 <= b < self.gpus and a != b and links >= 1):
+                raise ValueError(f"{self.name}: {links} links between GPUs {a} and {b} cannot be")
         if self.nic_rate_bytes_per_s <= 0 or self.nvlink_domain_nodes < 1:
             raise ValueError(f"{self.name}: NIC rate and NVLink domain must be positive")
 

@@ -59,7 +59,7 @@ class _NodeFile(_Strict):
     pcie: list[_PcieFile] | None = None
     nvswitch: _NvswitchFile | None = None
     nvlink_domain_nodes: Annotated[int, Field(ge=1)] | None = None
-    nvlink_mesh: list[tuple[int, int, int]] | None = None
+    nvlink_mesh: list[Annotated[list[int], Field(min_length=3, max_length=3)]] | None = None
     cpu: str | None = None
 
 
@@ -193,7 +193,17 @@ def _node(told: str | _NodeFile, path: Path, lines: dict[tuple[Any, ...], int]) 
     if told.nvlink_domain_nodes is not None:
         changes["nvlink_domain_nodes"] = told.nvlink_domain_nodes
     if told.nvlink_mesh is not None:
-        changes["nvlink_mesh"] = tuple(told.nvlink_mesh)
+        changes["nvlink_mesh"] = tuple((a, b, links) for a, b, links in told.nvlink_mesh)
+    if told.cpu is not None and base is not None:
+        changes["cpu"] = told.cpu
+    if base is not None and told.gpus is not None and told.pcie is None:
+        line = _line(lines, ("node", "gpus"))
+        raise InputError(f"{path}:{line}: node.gpus without node.pcie leaves open where the GPUs hang. Give both.")
+    if told.file is not None:
+        for key in ("pcie", "nvswitch", "nvlink_mesh"):
+            if getattr(told, key) is not None:
+                line = _line(lines, ("node", key))
+                raise InputError(f"{path}:{line}: node.{key} and node.file both give links. Keep one of them.")
     try:
         if base is not None:
             return replace(base, **changes), losses

@@ -11,8 +11,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import yaml
-
 from busbw.errors import InputError, Loss
 from busbw.hardware.fabrics import GraphFabric
 from busbw.hardware.formats.hostlist import expand_hostlist
@@ -96,6 +94,8 @@ def _conf(text: str, path: str, losses: list[Loss]) -> Iterator[SlurmSwitch]:
 
 
 def _yaml(text: str, path: str) -> tuple[list[SlurmSwitch], bool]:
+    import yaml  # noqa: PLC0415 - most files are no YAML
+
     try:
         if any(
             isinstance(token, (yaml.AliasToken, yaml.TagToken)) for token in yaml.scan(text, Loader=yaml.SafeLoader)
