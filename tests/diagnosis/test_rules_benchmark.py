@@ -65,6 +65,15 @@ CASES = (
     near_miss("crawling_between_nodes", "one node", table(dict.fromkeys(LARGE, 3e9), mark=False)),
     fires("slow_start", "cpu-affinity-pinning", small(SMALL.high_s * 8), severity="minor"),
     near_miss("slow_start", "slow already, but not many times", small(SMALL.high_s * 2, mark=False)),
+    fires("copies_arrive_wrong", "iommu-p2p", """
+        nvbandwidth Version: v0.7
+        Running device_to_device_memcpy_read_ce.
+        >  Invalid value when checking the pattern at 0x7f20aa000000
+    """, severity="fatal", why="nvbandwidth memcpy.cpp"),
+    near_miss("copies_arrive_wrong", "every pattern was right", """
+        nvbandwidth Version: v0.7
+        Running device_to_device_memcpy_read_ce.
+    """),
 )  # fmt: skip
 
 

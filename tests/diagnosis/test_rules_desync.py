@@ -164,6 +164,64 @@ CASES = (
     near_miss("process_died", "a child that ended by itself with a code", """
         failed (exitcode: 1) local_rank: 3 (pid: 81423) of binary: /usr/bin/python3
     """),
+    fires("collectives_differ", "env-mismatch-between-ranks", """
+        > cn2:70:99 [1] transport/net_socket.cc:451 NCCL WARN NET/Socket : peer 10.4.0.9<40112> message truncated : receiving 614400 bytes instead of 65536. If you believe your socket network is in healthy state, there may be a mismatch in collective sizes or environment settings (e.g. NCCL_PROTO, NCCL_ALGO) between ranks
+    """, severity="fatal", why="a slot of LL128 for one of LL: 120*640*8 and 8*512*16 bytes"),
+    fires("collectives_differ", "collective-mismatch", """
+        > receiving 52000 bytes instead of 40000
+    """, why="a size that is no slot, quoted without its head"),
+    near_miss("collectives_differ", "bytes that are received", """
+        receiving 52000 bytes from 10.4.0.9
+    """),
+    fires("version_mismatch", "env-mismatch-between-ranks", {
+        "cn1.log": """
+            > NCCL version 2.26.2+cuda12.8
+            cn1:10:20 [0] NCCL INFO ncclCommInitRank comm 0x77 rank 0 nranks 2 cudaDev 0 nvmlDev 0 busId 3b000 commId 0x9a1b2c3d - Init COMPLETE
+        """,
+        "cn2.log": """
+            > NCCL version 2.23.4+cuda12.6
+            cn2:10:20 [0] NCCL INFO ncclCommInitRank comm 0x78 rank 1 nranks 2 cudaDev 0 nvmlDev 0 busId 3b000 commId 0x9a1b2c3d - Init COMPLETE
+        """,
+    }, why="a line without host, in files of one host each"),
+    fires("set_on_some_hosts", "env-mismatch-between-ranks", {
+        "cn1.log": """
+            > cn1:10:20 [0] NCCL INFO NCCL_SOCKET_IFNAME set by environment to ib0
+            cn1:10:20 [0] NCCL INFO ncclCommInitRank comm 0x77 rank 0 nranks 2 cudaDev 0 nvmlDev 0 busId 3b000 commId 0x9a1b2c3d - Init COMPLETE
+        """,
+        "cn2.log": """
+            cn2:10:20 [0] NCCL INFO NCCL_SOCKET_IFNAME set by environment to ib0
+            > cn2:10:20 [0] NCCL INFO NCCL_PROTO set by environment to Simple
+            cn2:10:20 [0] NCCL INFO ncclCommInitRank comm 0x78 rank 1 nranks 2 cudaDev 0 nvmlDev 0 busId 3b000 commId 0x9a1b2c3d - Init COMPLETE
+        """,
+    }, severity="fatal"),
+    near_miss("set_on_some_hosts", "a host that prints no variable at all may have it too", {
+        "cn1.log": """
+            cn1:10:20 [0] NCCL INFO ncclCommInitRank comm 0x77 rank 0 nranks 2 cudaDev 0 nvmlDev 0 busId 3b000 commId 0x9a1b2c3d - Init COMPLETE
+        """,
+        "cn2.log": """
+            cn2:10:20 [0] NCCL INFO NCCL_PROTO set by environment to Simple
+            cn2:10:20 [0] NCCL INFO ncclCommInitRank comm 0x78 rank 1 nranks 2 cudaDev 0 nvmlDev 0 busId 3b000 commId 0x9a1b2c3d - Init COMPLETE
+        """,
+    }),
+    fires("process_died", "peer-process-died", """
+        > [1402.33] pt_data_worker invoked oom-killer: gfp_mask=0xcc0(GFP_KERNEL), order=0, oom_score_adj=979
+        [1402.35]  mem_cgroup_out_of_memory+0x131/0x150
+    """, severity="fatal", why="mm/oom_kill.c, the line that names the victim is cut off"),
+    fires("process_died", "peer-process-died", """
+        > [88.1] Memory cgroup out of memory: Kill process 4711 (python3) score 1971 or sacrifice child
+    """, why="the words of kernels before 4.19"),
+    near_miss("process_died", "a daemon asks for memory and nobody complains", """
+        [1402.33] snapd invoked oom-killer: gfp_mask=0xcc0(GFP_KERNEL), order=0, oom_score_adj=0
+    """),
+    fires("process_died", "peer-process-died", """
+        > Fatal Python error: Segmentation fault
+        > cn2:70:99 [1] NCCL INFO [Service thread] Connection closed by localRank 3
+        > cn2:71:98 [2] NCCL INFO [Service thread] Connection closed by localRank 3
+    """, why="a crash, and the others name one rank"),
+    near_miss("process_died", "service threads close at a normal end too", """
+        cn2:70:99 [1] NCCL INFO [Service thread] Connection closed by localRank 3
+        cn2:71:98 [2] NCCL INFO [Service thread] Connection closed by localRank 3
+    """),
 )  # fmt: skip
 
 

@@ -166,6 +166,31 @@ CASES = (
     near_miss("nic_fault", "a port that went down by itself", """
         [ 9120.011] mlx5_core 0000:4b:00.0 ens5f0np0: Link down
     """),
+    fires("remapping_pending", "gpu-ecc", """
+        ==============NVSMI LOG==============
+        > GPU 00000000:41:00.0
+            Product Name                          : NVIDIA A100-SXM4-80GB
+            Remapped Rows
+                Correctable Error                 : 0
+                Uncorrectable Error               : 1
+                Pending                           : Yes
+                Remapping Failure Occurred        : No
+    """, severity="major"),
+    near_miss("remapping_pending", "a row that is remapped", """
+        ==============NVSMI LOG==============
+        GPU 00000000:41:00.0
+            Product Name                          : NVIDIA A100-SXM4-80GB
+            Remapped Rows
+                Uncorrectable Error               : 1
+                Pending                           : No
+                Remapping Failure Occurred        : No
+    """),
+    fires("nic_fault", "nic-fault", """
+        > [ 9001.5] mlx5_core 0000:5e:00.0: wait_func:1158:(pid 771): ACCESS_REG(0x805) timeout. Will cause a leak of a command resource
+    """, severity="fatal", why="firmware that does not answer (cmd.c)"),
+    fires("nic_fault", "nic-fault", """
+        > [ 9001.5] mlx5_core 0000:5e:00.0: temp_warn:190:(pid 0): High temperature on sensors with bit set 0 1
+    """, severity="major", why="heat (events.c)"),
 )  # fmt: skip
 
 

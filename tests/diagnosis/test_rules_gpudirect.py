@@ -109,6 +109,22 @@ CASES = (
         cn31:10:12 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[0] [send] via NET/IB/0/GDRDMA
         cn32:10:12 [0] NCCL INFO Channel 00/0 : 1[0] -> 0[0] [send] via NET/IB/0/GDRDMA
     """),
+    fires("registration_refused", "gdr-peermem-missing", """
+        terminate called after throwing an instance of 'mscclpp::IbError'
+        >   what():  ibv_reg_mr failed (errno 22) (Ib failure: Invalid argument)
+    """, severity="fatal", why="MSCCL++ src/core/ib.cc"),
+    near_miss("registration_refused", "locked memory ran out (12, ENOMEM)", """
+          what():  ibv_reg_mr failed (errno 12) (Ib failure: Cannot allocate memory)
+    """),
+    fires("module_not_loaded", "gdr-peermem-missing", """
+        > modprobe: ERROR: could not insert 'nvidia_peermem': Invalid argument
+    """, severity="major", why="modprobe"),
+    fires("module_not_loaded", "gdr-peermem-missing", """
+        > [   60.2] nvidia_peermem: Unknown symbol ib_register_peer_memory_client (err -2)
+    """, why="the kernel's own words"),
+    near_miss("module_not_loaded", "another module", """
+        modprobe: ERROR: could not insert 'gdrdrv': Invalid argument
+    """),
 )  # fmt: skip
 
 

@@ -19,6 +19,12 @@ CASES = (
     near_miss("sharp_not_in_use", "nobody asked for it", """
         cn21:880:931 [0] NCCL INFO 16 coll channels, 0 collnet channels, 0 nvls channels, 16 p2p channels, 2 p2p channels per peer
     """),
+    fires("manager_does_not_run", "sharp-unavailable", """
+        > Mar 11 07:01:55 ufm2 sharp_am[5120]: Local Port validation failed. error: FabricProvider must bind to port with master SM (SM LID:1 local LID:9. Exiting.
+    """, severity="major", why="sharp_am, 3.x"),
+    near_miss("manager_does_not_run", "a manager that runs", """
+        Mar 11 07:01:55 ufm1 systemd[1]: Started SHARP Aggregation Manager (sharp_am). Version: 3.7.0.
+    """),
 )  # fmt: skip
 
 

@@ -68,6 +68,17 @@ CASES = (
     near_miss("ucx_lacks_cuda", "built with CUDA", """
         # Configured with: --disable-logging --disable-debug --with-cuda=/usr/local/cuda --with-verbs
     """),
+    fires("links_seen_from_one_end", "library-bug-version", """
+        > NCCL version 2.14.1+cuda11.8
+        > cn07:90:141 [0] graph/paths.cc:101 NCCL WARN Failed to find reverse path from remNode 0/3b000 nlinks 2 to node 0/86000
+    """, severity="fatal", why="an NCCL older than Hopper"),
+    fires("links_seen_from_one_end", "nvlink-down", """
+        > cn07:90:141 [0] graph/paths.cc:101 NCCL WARN Failed to find reverse path from remNode 0/3b000 nlinks 2 to node 0/86000
+    """, why="version unknown"),
+    near_miss("links_seen_from_one_end", "the topology was taken in", """
+        NCCL version 2.14.1+cuda11.8
+        cn07:90:141 [0] NCCL INFO Trees [0] 1/-1/-1->0->-1
+    """),
 )  # fmt: skip
 
 

@@ -126,6 +126,71 @@ CASES = (
         cn41:310:355 [0] NCCL INFO NCCL_P2P_DISABLE set by environment to 1.
         cn41:310:355 [0] NCCL INFO Channel 00 : 0[0] -> 1[1] via SHM/direct/direct
     """}),
+    fires("links_down", "nvlink-down", """
+        > jax.errors.JaxRuntimeError: INTERNAL: CUDA error: : CUDA_ERROR_CONTAINED: Invalid access of peer GPU memory over nvlink or a hardware error
+    """, severity="fatal", why="a contained error (cuda.h, 226)"),
+    near_miss("links_down", "a peer that was never enabled", """
+        CUDA error: peer access has not been enabled
+    """),
+    fires("system_not_ready", "fabric-manager-not-running", """
+        > fabric manager NVIDIA GPU driver interface version 575.57.08 don\u2019t match with driver version 575.51.03. Please update with matching NVIDIA driver package.
+    """, why="the apostrophe as a forum prints it"),
+    fires("system_not_ready", "fabric-manager-not-running", """
+                "health": "Unhealthy",
+        >         "reason": "fabric manager found but not active",
+    """, why="gpud's health state (fabric-manager/component.go)"),
+    fires("system_not_ready", "fabric-manager-not-running", """
+        > nvidia-persistenced[214]: device 0000:41:00.0 - Could not Enable UVM Persistence mode because the NVLink fabric is not ready
+    """, why="nvidia-persistenced"),
+    near_miss("system_not_ready", "gpud finds it active, persistenced enables the mode", """
+                "reason": "fabric manager found and active",
+        nvidia-persistenced[214]: device 0000:41:00.0 - Enabled UVM Persistence mode.
+    """),
+    fires("fabric_not_registered", "fabric-manager-state", """
+        ==============NVSMI LOG==============
+        GPU 00000000:41:00.0
+            Product Name                          : NVIDIA H100 80GB HBM3
+            Fabric
+        >         State                             : Completed
+                Status                            : Success
+        GPU 00000000:61:00.0
+            Product Name                          : NVIDIA H100 80GB HBM3
+            Fabric
+        >         State                             : In Progress
+                Status                            : N/A
+    """, severity="major"),
+    near_miss("fabric_not_registered", "all GPUs are registered", """
+        ==============NVSMI LOG==============
+        GPU 00000000:41:00.0
+            Product Name                          : NVIDIA H100 80GB HBM3
+            Fabric
+                State                             : Completed
+                Status                            : Success
+    """),
+    fires("multicast_set_up", "fabric-manager-state", """
+        > [Mar 04 2026 11:20:03] [ERROR] [tid 912] detected NVSwitch fatal error 20009 on fid 0 on NVSwitch pci bus id 00000000:c4:00.0 physical id 1 port 12
+    """, why="Fabric Manager's own log (gpud, fabric-manager/log_matcher.go)"),
+    near_miss("multicast_set_up", "an error marked non-fatal", """
+        [Mar 04 2026 11:20:03] [ERROR] [tid 912] detected NVSwitch non-fatal error 12028 on fid 0 on NVSwitch pci bus id 00000000:c4:00.0 physical id 1 port 12
+    """),
+    fires("imex", "imex-not-configured", """
+        [Feb 02 2026 08:10:11] [INFO] [tid 51] IMEX library communication bind port = 50000
+        > [Feb 02 2026 08:10:11] [ERROR] [tid 51] No matching network interface found for any IP addresses in the node configuration file
+    """, severity="fatal", why="IMEX finds none of its addresses"),
+    fires("imex", "imex-not-configured", """
+        > [Feb 02 2026 08:10:12] [ERROR] [tid 51] Failed to allocate Imex session: NV_ERR_IN_USE
+    """, why="a second service on the host"),
+    fires("imex", "imex-not-configured", """
+        > Domain State: DOWN
+    """, severity="major", why="nvidia-imex-ctl -N"),
+    fires("imex", "imex-not-configured", """
+        > RuntimeError: cuMemImportFromShareableHandle(&handle, &fabric) returned 400: invalid resource handle
+    """, why="a handle that the import refuses"),
+    near_miss("imex", "a service that is up", """
+        [Feb 02 2026 08:10:11] [INFO] [tid 51] IMEX library communication bind port = 50000
+        Domain State: UP
+        CUDA error: invalid resource handle
+    """),
 )  # fmt: skip
 
 

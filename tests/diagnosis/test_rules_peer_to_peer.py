@@ -59,6 +59,16 @@ CASES = (
         GPU0   X       OK
         GPU1   OK      X
     """),
+    fires("mapping_over_bar1_failed", "iommu-p2p", """
+        > [  801.52] NVRM: _kbusCreateStaticBar1IOMMUMapping: The peer DMA address 0x7f3000100000 is not aligned at 0x20000000
+        > [  801.53] NVRM: _kbusCreateStaticBar1IOMMUMappingForGpuPair: IOMMU mapping failed from GPU2 to GPU3
+    """, severity="fatal", why="kern_bus_gh100.c"),
+    near_miss("mapping_over_bar1_failed", "the mapping is made and removed", """
+        [  801.52] NVRM: kbusCreateP2PMappingForBar1P2P_GH100: added PCIe BAR1 P2P mapping between GPU2 and GPU3
+    """),
+    fires("access_refused", "p2p-unsupported-misdetected", """
+        > cn33:77:77 [1] allocator.cc:97 (ncclMemAlloc) NCCL WARN Cuda failure 205 'mapping of buffer object failed'
+    """, why="ncclMemAlloc maps device memory"),
 )  # fmt: skip
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from .told import Case, Row, check, fires_on, near_miss_on, row, shown
+from .told import Case, Row, check, fires, fires_on, near_miss, near_miss_on, row, shown
 
 NDR, HDR = 50e9, 25e9
 """400 and 200 Gb/s in bytes per second."""
@@ -93,6 +93,16 @@ CASES = (
         "ib_write_bw.txt": [row("events", event="perftest.port_down", level="error", text="Port number 1 state is Down", fields={"port": "1", "state": "Down"}),
                             row("measurements", tool="perftest", size_bytes=65536, algbw_bytes_per_s=48e9)],
     }),
+    fires("comes_up_again", "link-flap", """
+        > May 02 10:00:01 cn9 kernel: mlx5_core 0000:81:00.0 ens5f0: Link up
+        > May 02 10:00:09 cn9 kernel: mlx5_core 0000:81:00.0 ens5f0: Link up
+        > May 02 10:00:15 cn9 kernel: mlx5_core 0000:81:00.0 ens5f0: Link up
+    """, severity="major"),
+    near_miss("comes_up_again", "ports that a boot brings up", """
+        [   11.2] mlx5_core 0000:81:00.0 ens5f0: Link up
+        [   14.9] mlx5_core 0000:81:00.0 ens5f0: Link up
+        [   21.4] mlx5_core 0000:81:00.0 ens5f0: Link up
+    """),
 )  # fmt: skip
 
 

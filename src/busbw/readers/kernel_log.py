@@ -37,6 +37,18 @@ TEMPLATES: tuple[Template, ...] = (
         "info",
     ),
     Template("kernel.sxid", "SXid (PCI:{bus_id:w}): {sxid:d}, {detail:s}", "nvidia-nvswitch", "error"),
+    Template(
+        "kernel.bar1_unaligned",
+        "The peer DMA address {address:x} is not aligned at {boundary:x}",
+        "NVIDIA driver kern_bus_gh100.c, P2P over BAR1",
+        "error",
+    ),
+    Template(
+        "kernel.bar1_mapping_failed",
+        "IOMMU mapping failed from GPU{first:d} to GPU{second:d}",
+        "NVIDIA driver kern_bus_gh100.c, P2P over BAR1",
+        "error",
+    ),
     Template("kernel.gpu_lost", "~GPU {bus_id:w} has fallen off the bus", "NVIDIA driver", "error"),
     Template("kernel.gpu_lost", "~fallen off the bus", "NVIDIA driver", "error"),
     Template(
@@ -162,6 +174,23 @@ TEMPLATES: tuple[Template, ...] = (
     Template(
         "kernel.killed", "Memory cgroup out of memory: Killed process {pid:d} ({name:s})", "mm/oom_kill.c", "error"
     ),
+    Template(
+        "kernel.killed",
+        "Memory cgroup out of memory: Kill process {pid:d} ({name:s}) score",
+        "mm/oom_kill.c, to 4.18",
+        "error",
+    ),
+    Template("kernel.killed", "Out of memory: Kill process {pid:d} ({name:s}) score", "mm/oom_kill.c, to 5.2", "error"),
+    Template(
+        "kernel.oom_invoked",
+        "{head:s} {name:w} invoked oom-killer: gfp_mask={mask:s}",
+        "mm/oom_kill.c dump_header; the process that asked for memory, not always the one that is killed",
+        "error",
+    ),
+    Template(
+        "kernel.oom_invoked", "{name:w} invoked oom-killer: gfp_mask={mask:s}", "mm/oom_kill.c dump_header", "error"
+    ),
+    Template("kernel.oom_cgroup", "mem_cgroup_out_of_memory+", "mm/memcontrol.c, in the stack below", "info"),
     Template("kernel.segfault", "{head:s} {name:w}[{pid:d}]: segfault at {address:x}", "arch fault handler", "error"),
     Template("kernel.segfault", "{name:w}[{pid:d}]: segfault at {address:x}", "arch fault handler", "error"),
     Template(
@@ -213,6 +242,28 @@ TEMPLATES: tuple[Template, ...] = (
     ),
     Template("kernel.machine_check", "mce: [Hardware Error]: {what:s}", "arch/x86/kernel/cpu/mce", "info"),
     Template("kernel.gpu_uuid", "NVRM: GPU at PCI:{bus_id:w}: {uuid:w}", "NVIDIA driver, before an Xid", "info"),
+    Template("kernel.peermem_unknown_symbol", "nvidia_peermem: Unknown symbol {symbol:w}", "kernel/module", "error"),
+    Template("kernel.peermem_unknown_symbol", "nv_peer_mem: Unknown symbol {symbol:w}", "kernel/module", "error"),
+    Template(
+        "kernel.peermem_unknown_symbol",
+        "nvidia_peermem: disagrees about version of symbol {symbol:w}",
+        "kernel/module",
+        "error",
+    ),
+    Template(
+        "kernel.peermem_unknown_symbol",
+        "nv_peer_mem: disagrees about version of symbol {symbol:w}",
+        "kernel/module",
+        "error",
+    ),
+    *(
+        Template("system.peer_module_refused", f"~could not insert '{module}': {{error:s}}", "modprobe", "error")
+        for module in ("nv_peer_mem", "nvidia_peermem", "nvidia-peermem")
+    ),
+    *(
+        Template("system.peer_module_refused", f"~Module {module} not found in directory", "modprobe", "error")
+        for module in ("nv_peer_mem", "nvidia_peermem", "nvidia-peermem")
+    ),
     Template("kernel.peermem", "nvidia_peermem{detail:s}: {what:s}", "nvidia_peermem", "info"),
 )
 

@@ -149,6 +149,13 @@ CUDA: tuple[Template, ...] = (
         "cuda.ecc_uncorrectable", "~uncorrectable ECC error encountered", "cudaErrorECCUncorrectable 214", "error"
     ),
     Template("cuda.nvlink_error", "~uncorrectable NVLink error", "cudaErrorNvlinkUncorrectable 220", "error"),
+    Template(
+        "cuda.contained",
+        "~Invalid access of peer GPU memory over nvlink or a hardware error",
+        "cudaErrorContained 226, CUDA 12.8",
+        "error",
+    ),
+    Template("cuda.contained", "CUDA_ERROR_CONTAINED", "cuda.h, CUDA 12.8", "error"),
     Template("cuda.not_initialised", "~system not yet initialized", "cudaErrorSystemNotReady 802", "error"),
     Template(
         "cuda.bad_state",
@@ -202,6 +209,12 @@ CUDA: tuple[Template, ...] = (
     Template(
         "cuda.fabric_refused", "~cuMemImportFromShareableHandle{what:s}failed{rest:s}", "CUDA driver API", "error"
     ),
+    Template(
+        "cuda.import_refused",
+        "~cuMemImportFromShareableHandle{what:s}invalid resource handle",
+        "cudaErrorInvalidResourceHandle 400",
+        "error",
+    ),
     Template("cuda.out_of_memory", "~CUDA error: out of memory", "cudaErrorMemoryAllocation 2", "error"),
     Template("cuda.device_lost", "~Unable to determine the device handle for GPU{rest:s}", "nvidia-smi", "error"),
     Template("cuda.device_lost", "~GPU is lost{rest:s}", "nvidia-smi, NVML_ERROR_GPU_IS_LOST", "error"),
@@ -209,6 +222,14 @@ CUDA: tuple[Template, ...] = (
     Template("cuda.error", "HIP error: {what:s}", "", "error"),
     Template("imex.channel_missing", "~nvidia-caps-imex-channels{rest:s}", "IMEX", "error"),
     Template("imex.not_running", "~nvidia-imex{rest:s}fail{more:s}", "IMEX", "error"),
+    Template(
+        "imex.no_address",
+        "~No matching network interface found for any IP addresses",
+        "nvidia-imex, /var/log/nvidia-imex.log",
+        "error",
+    ),
+    Template("imex.session_taken", "~Failed to allocate Imex session", "nvidia-imex, NV_ERR_IN_USE", "error"),
+    Template("imex.domain", "^Domain State: {state:w}", "nvidia-imex-ctl -N", "info"),
     Template(
         "fabric_manager.nothing_to_do",
         "NV_WARN_NOTHING_TO_DO",
@@ -221,11 +242,35 @@ CUDA: tuple[Template, ...] = (
     Template(
         "fabric_manager.failed", "Unknown option: {path:s}fabricmanager.cfg", "nvidia-fabricmanager-start.sh", "error"
     ),
+    Template(
+        "fabric_manager.switch_error",
+        "~detected NVSwitch fatal error {sxid:d} on fid {rest:s}",
+        "nvidia-fabricmanager, /var/log/fabricmanager.log",
+        "error",
+    ),
     Template("fabric_manager.failed", "~fabric manager {what:s}fail{rest:s}", "nvidia-fabricmanager", "error"),
     Template(
         "fabric_manager.version_mismatch",
-        "~fabric manager NVIDIA GPU driver interface version {ours:w} don't match with driver version {theirs:w}",
-        "",
+        "~NVIDIA GPU driver interface version {ours:w} don{apostrophe:s}t match with driver version {theirs:w}",
+        "nvidia-fabricmanager; the apostrophe is a typographic one after a word processor",
+        "error",
+    ),
+    Template(
+        "fabric_manager.not_running",
+        "~fabric manager found but not active",
+        "gpud components/accelerator/nvidia/fabric-manager/component.go",
+        "error",
+    ),
+    Template(
+        "fabric_manager.not_running",
+        "~fabric manager is not active",
+        "gpud components/accelerator/nvidia/fabric-manager/component.go",
+        "error",
+    ),
+    Template(
+        "fabric_manager.fabric_not_ready",
+        "~UVM Persistence mode because{gap:s}NVLink fabric is no",
+        "nvidia-persistenced --uvm-persistence-mode, 570 and later",
         "error",
     ),
     Template(
@@ -264,6 +309,8 @@ UCX_AND_FABRIC_LIBRARIES: tuple[Template, ...] = (
     Template("verbs.call_failed", "ibv_{call:w} failed: {error:s}", "UCX, libfabric, MPI", "error"),
     Template("verbs.call_failed", "ibv_create_{call:w}: {error:s}", "libfabric", "error"),
     Template("ucx.cq_failed", "~ibv_create_cq({arguments:s}) failed: {error:s}", "UCX", "error"),
+    Template("verbs.reg_failed", "ibv_reg_mr failed (errno {errno:d})", "MSCCL++ src/core/ib.cc", "error"),
+    Template("verbs.reg_failed", "ibv_reg_dmabuf_mr failed (errno {errno:d})", "MSCCL++ src/core/ib.cc", "error"),
     Template("ucx.reg_failed", "~ibv_reg_mr({arguments:s}) failed: {error:s}", "UCX", "error"),
     Template("ucx.tcp_lane", "lane[{lane:d}] tcp/{interface:w}: added", "UCX proto_common.c", "info"),
     Template("ucx.lane", "lane[{lane:d}] {transport:w}: added", "UCX proto_common.c", "info"),
@@ -390,6 +437,15 @@ VERSIONS_AND_CRASHES: tuple[Template, ...] = (
     Template("crash.assertion", "Assertion `{condition:s}' failed", "assert(), UCX", "error"),
     Template("crash.signal", "Caught signal {signal:d} ({name:s}", "UCX src/ucs/debug/debug.c", "error"),
     Template("crash.signal", "Signal: {name:s} ({signal:d})", "Open MPI opal/util/stacktrace.c", "error"),
+    Template(
+        "crash.segfault",
+        "Segmentation fault: address not mapped to object at address {address:x}",
+        "UCX src/ucs/debug/debug.c",
+        "error",
+    ),
+    Template("crash.segfault", "Fatal Python error: Segmentation fault", "Python faulthandler", "error"),
+    Template("crash.segfault", "Segmentation fault (core dumped)", "bash", "error"),
+    Template("crash.segfault", "Fatal Python error: Bus error", "Python faulthandler", "error"),
     *(
         Template("crash.frame", function, "a stack", "info")
         for function in (

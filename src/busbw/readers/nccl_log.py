@@ -360,9 +360,19 @@ TEMPLATES: tuple[Template, ...] = (
         "nccl.message_truncated", "Message truncated : received {got:d} bytes instead of {want:d}", "src/bootstrap.cc"
     ),
     Template(
+        "nccl.reverse_path_missing",
+        "Failed to find reverse path from remNode {from:s} to node {to:s}",
+        "src/graph/paths.cc",
+    ),
+    Template(
         "nccl.message_truncated",
         "~message truncated : receiving {got:d} bytes instead of {want:d}",
         "src/transport/net_socket.cc",
+    ),
+    Template(
+        "nccl.message_truncated",
+        "~receiving {got:d} bytes instead of {want:d}",
+        "src/transport/net_socket.cc, quoted without its head",
     ),
     Template(
         "nccl.rank_count_mismatch", "mismatch in rank count from procs {first:d} : {second:d}", "src/bootstrap.cc"

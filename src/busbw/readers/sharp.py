@@ -41,6 +41,13 @@ TEMPLATES: tuple[Template, ...] = (
         "libsharp comm.c, 2.x",
         "info",
     ),
+    Template(
+        "sharp.manager_misplaced",
+        "FabricProvider must bind to port with master SM",
+        "sharp_am, closed source; public logs of 3.x",
+        "error",
+    ),
+    Template("sharp.manager_failed", "~LoadFabric critical error{rest:s}", "sharp_am", "error"),
     Template("sharp.failed", "ERROR sharp_{function:w} failed: {error:s}", "libsharp", "error"),
 )
 

@@ -18,6 +18,7 @@ from busbw.diagnosis.rules import (
     gpu,
     gpudirect,
     hangs,
+    host_stalls,
     ibgda,
     in_network,
     interface,
@@ -41,7 +42,7 @@ Rule = Callable[[Facts], Iterator[Finding]]
 
 _FAMILIES = (
     desync, first_failure, hangs, straggler, fabric_path, gpudirect, ports, counters,  # ranks that differ from each other
-    gpu, nvlink, shared_memory, interface, bootstrap, nic_resources, path_to_peer, peer_to_peer, ibgda, nvshmem, network_fallback, library_version, in_network,
+    gpu, nvlink, host_stalls, shared_memory, interface, bootstrap, nic_resources, path_to_peer, peer_to_peer, ibgda, nvshmem, network_fallback, library_version, in_network,
     environment, pcie, affinity, topology, benchmark,  # absolute expectations
 )  # fmt: skip
 

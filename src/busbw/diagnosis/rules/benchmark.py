@@ -290,4 +290,25 @@ def _plateau_check(facts: Facts, curve: Curve, name: str) -> Iterator[Check]:
 _FASTER_THAN_ANY_DETOUR = 60e9
 """Bytes per second: above PCIe Gen5 x16 as NCCL counts it (48 GB/s) and above any path through host memory (hardware tiers)."""
 
-RULES = (below_expectation, crawling_between_nodes, slow_start)
+
+def copies_arrive_wrong(facts: Facts) -> Iterator[Finding]:
+    """A test of nvbandwidth found other data at the end of a copy than it had sent.
+
+    Fires on its check of the pattern (memcpy.cpp). Direct traffic over PCIe that the IOMMU or ACS sends elsewhere does it, and memory or links that change bits.
+    Silent when every pattern was right.
+    """
+    wrong = facts.all("nvbandwidth.wrong_data")
+    if wrong:
+        tell = [
+            "cat /proc/cmdline; lspci -vvv | grep -i acsctl",
+            "nvidia-smi -q -d ECC",
+            "the same test with --disableAffinity, and on other pairs of GPUs",
+        ]
+        for kind, confidence, remedy in (
+            ("iommu-p2p", 0.4, "Boot with iommu=pt or with the IOMMU off; turn ACS off on the bridges above the GPUs."),
+            ("gpu-ecc", 0.25, "Run dcgmi diag -r 3; look at the ECC counters of the GPUs."),
+        ):
+            yield Finding(kind, confidence, "fatal", "copies arrive with wrong data", lines_of(wrong), remedy, tell)
+
+
+RULES = (copies_arrive_wrong, below_expectation, crawling_between_nodes, slow_start)

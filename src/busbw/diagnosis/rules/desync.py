@@ -10,7 +10,7 @@ from busbw.diagnosis.facts import Event, Facts, Setting, lines_of
 from busbw.diagnosis.findings import Finding
 from busbw.diagnosis.rules.shared import jobs
 
-__all__ = ["DEATHS", "EFFECTS", "RULES"]
+__all__ = ["DEATHS", "EFFECTS", "RULES", "is_job_program"]
 
 DEATHS = (
     "kernel.killed", "kernel.segfault", "launcher.signal", "launcher.oom", "torch.child_signal", "torch.rank_exited",
@@ -35,23 +35,27 @@ def version_mismatch(facts: Facts) -> Iterator[Finding]:
     """Ranks run different versions of NCCL.
 
     Fires on NCCL's own check, and when hosts of one job print different versions: in one file, or in files whose communicators are the
-    same. Silent on logs of two runs.
+    same. The line carries no host of its own; in a file of one host it is that host's. Silent on logs of two runs.
     """
     said = facts.all("nccl.version_mismatch")
     last: dict[str, tuple[int, ...]] = {}
     hosts: dict[str, set[str]] = defaultdict(set)
     """By job: a file that several hosts write to, or a communicator."""
+    only_host = _hosts_of_files(facts)
+    printed: list[Event] = []
     for version, event in facts.nccl_versions():
-        if event.host is not None:
-            last[event.host] = version
-            hosts[event.at.path].add(event.host)
+        host = event.host or only_host.get(event.at.path)
+        if host is not None:
+            last[host] = version
+            hosts[event.at.path].add(host)
+            printed.append(event)
     for event in facts.all("nccl.comm"):
         if event.host in last and event.fields.get("comm_id"):
             hosts[event.fields["comm_id"]].add(event.host)
     one_job = any(len({last[host] for host in members}) > 1 for members in hosts.values())
     if not said and one_job:
         yield Finding(
-            "env-mismatch-between-ranks", 0.8, "fatal", "hosts of one job print different versions of NCCL", lines_of(e for _, e in facts.nccl_versions() if e.host),
+            "env-mismatch-between-ranks", 0.8, "fatal", "hosts of one job print different versions of NCCL", lines_of(printed),
             "Install the same NCCL (image, wheel) on every host.", ["NCCL_DEBUG=VERSION on every rank"],
         )  # fmt: skip
     if said:
@@ -59,6 +63,15 @@ def version_mismatch(facts: Facts) -> Iterator[Finding]:
             "env-mismatch-between-ranks", 0.88, "fatal", "ranks run different versions of NCCL", lines_of([*said, *(e for _, e in facts.nccl_versions())]),
             "Install the same NCCL (image, wheel) on every host.", ["grep 'NCCL version' on every rank (NCCL_DEBUG=VERSION)"],
         )  # fmt: skip
+
+
+def _hosts_of_files(facts: Facts) -> dict[str, str]:
+    """The host by file, for files in which one host makes communicators."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for event in facts.all("nccl.comm"):
+        if event.host is not None:
+            found[event.at.path].add(event.host)
+    return {path: next(iter(hosts)) for path, hosts in found.items() if len(hosts) == 1}
 
 
 def networks_differ(facts: Facts) -> Iterator[Finding]:
@@ -143,6 +156,37 @@ def settings_differ(facts: Facts) -> Iterator[Finding]:
             )  # fmt: skip
 
 
+_MUST_AGREE = (
+    "NCCL_PROTO", "NCCL_ALGO", "NCCL_BUFFSIZE", "NCCL_LL_BUFFSIZE", "NCCL_LL128_BUFFSIZE", "NCCL_NTHREADS", "NCCL_LL128_NTHREADS",
+)  # fmt: skip
+"""Variables from which each rank derives by itself how data is cut and sent (NVIDIA/nccl src/graph/tuning.cc, src/init.cc): ranks that differ wait for each other or break off."""
+
+
+def set_on_some_hosts(facts: Facts) -> Iterator[Finding]:
+    """A variable that chooses protocol, algorithm or buffers is set on some hosts of a communicator and not on the others.
+
+    Fires for NCCL_PROTO, NCCL_ALGO and the sizes of buffers and blocks, where the hosts without it share a communicator with one that has it and print other
+    variables, so that it would be seen. Silent where a host prints no variable, and for trials on command lines.
+    """
+    of_log = [s for s in facts.settings if s.host is not None and s.origin not in ("note", "command line")]
+    shows = {s.host for s in of_log}
+    members: dict[str, set[str]] = defaultdict(set)
+    for event in facts.all("nccl.comm"):
+        if event.host is not None and event.host in shows and event.fields.get("comm_id"):
+            members[event.fields["comm_id"]].add(event.host)
+    for name in _MUST_AGREE:
+        having = [s for s in of_log if s.name == name]
+        hosts = {s.host for s in having}
+        lacking = {host for job in members.values() if job & hosts for host in job - hosts}
+        if having and lacking:
+            others = list({s.host: s for s in of_log if s.host in lacking}.values())
+            yield Finding(
+                "env-mismatch-between-ranks", 0.72, "fatal", f"{name} is set on {len(hosts)} hosts of a communicator and not on {', '.join(sorted(lacking)[:4])}",
+                lines_of([*list({s.host: s for s in having}.values())[:6], *others[:4]]),
+                "Give every rank the same NCCL_* variables (mpirun -x, one nccl.conf).", ["env | grep NCCL_ on every rank"],
+            )  # fmt: skip
+
+
 def _differing(settings: Iterable[Setting]) -> list[Setting]:
     """Of every variable that has one value in each place, and not the same in all, one line a place."""
     said: dict[str, dict[str, list[Setting]]] = defaultdict(lambda: defaultdict(list))
@@ -165,6 +209,7 @@ def collectives_differ(facts: Facts) -> Iterator[Finding]:
 
     Fires on PyTorch's fingerprint check (TORCH_DISTRIBUTED_DEBUG=DETAIL) and on truncated messages of NCCL. If only the sequence numbers
     differ, for a barrier, the checker itself is the likelier culprit. A traceback of one of the two ranks says why it left.
+    Lengths that are whole slots of two protocols say that the ranks chose different ones: settings or versions differ, or the counts do.
     Silent on lengths that no collective has: those come from a stranger at the bootstrap socket.
     """
     for event in facts.all("torch.fingerprint_mismatch")[:4]:
@@ -230,13 +275,33 @@ def collectives_differ(facts: Facts) -> Iterator[Finding]:
     truncated = [
         e
         for e in facts.all("nccl.message_truncated")
-        if e.file != "bootstrap.cc" and (e.number("got") or 0) <= 2**20 and "NET" in e.text.upper()
+        if e.file != "bootstrap.cc" and (e.number("got") or 0) <= 2**20 and "receiving" in e.text.lower()
     ]
+    slots = [e for e in truncated if _other_protocol(e.number("got"), e.number("want"))]
+    if slots:
+        yield Finding(
+            "env-mismatch-between-ranks", 0.55, "fatal", "one end sends whole slots of one protocol, the other waits for those of another: NCCL_PROTO, NCCL_BUFFSIZE or versions differ",
+            lines_of(slots), "Give every rank the same NCCL version and NCCL_* variables.", ["env | grep NCCL_ on every rank", "grep 'NCCL version' on every rank"],
+        )  # fmt: skip
     if truncated:
         yield Finding(
-            "collective-mismatch", 0.6, "fatal", "a message was longer than the receiver expected: counts differ between ranks", lines_of(truncated),
+            "collective-mismatch", 0.35 if slots else 0.6, "fatal", "a message was longer than the receiver expected: counts differ between ranks", lines_of(truncated),
             "Give send and receive the same count and type on both ranks.", ["NCCL_DEBUG_SUBSYS=COLL on all ranks; compare counts at the same opCount"],
         )  # fmt: skip
+
+
+_LL_SLOT = 8 * 512 * 16
+"""Bytes of a slot of protocol LL: 8 lines of 16 bytes for each of 512 threads (NVIDIA/nccl src/include/device.h)."""
+_LL128_SLOT = 120 * 640 * 8
+"""Bytes of a slot of protocol LL128: 120 elements of 8 bytes for each of 640 threads (src/include/device.h)."""
+
+
+def _other_protocol(got: int | None, want: int | None) -> bool:
+    """Whether two sizes are whole slots of two protocols: LL and LL128 have fixed ones, Simple's is NCCL_BUFFSIZE/8, a power of two (512 KiB)."""
+    if got is None or want is None or got == want:
+        return False
+    fixed = {_LL_SLOT, _LL128_SLOT}
+    return bool(fixed & {got, want}) and all(n in fixed or (n >= _LL_SLOT and n & (n - 1) == 0) for n in (got, want))
 
 
 def debugger_noise(facts: Facts) -> Iterator[Finding]:
@@ -353,13 +418,13 @@ def timeout_without_witness(facts: Facts) -> Iterator[Finding]:
 
 
 _JOB_PROGRAM = re.compile(
-    r"python|_perf|torch|ray|train|vllm|sglang|mpi|orted|slurmstep|deepspeed|osu_|ucx|trt|triton|pt_main|nccl|julia|bench",
+    r"python|_perf|torch|ray|train|vllm|sglang|mpi|orted|slurmstep|deepspeed|osu_|ucx|trt|triton|pt_(?:main|data)|nccl|julia|bench",
     re.IGNORECASE,
 )
 """Names of programs that take part in GPU jobs."""
 
 
-def _of_the_job(facts: Facts, event: Event) -> bool:
+def is_job_program(facts: Facts, event: Event) -> bool:
     """Whether the process of a kernel message may be a rank: by its name, or by its pid in a log of the job."""
     pids = {pid for _, pid in facts.processes}
     return _JOB_PROGRAM.search(event.fields.get("name", "")) is not None or event.number("pid") in pids
@@ -368,16 +433,19 @@ def _of_the_job(facts: Facts, event: Event) -> bool:
 def process_died(facts: Facts) -> Iterator[Finding]:
     """A process of the job ended; closed connections and remote errors on the others follow from it.
 
-    Minor where neither name nor pid ties a killed process to the job and no peer complains. Fires on a process killed, crashed or out of memory (kernel, launcher), and weakly on closed connections or an exit code alone. Silent
+    Minor where neither name nor pid ties a killed process to the job and no peer complains. Fires on a process killed, crashed or out of memory (kernel, launcher), weakly on closed connections or an exit code alone,
+    on a segmentation fault in a log, and on the kernel's memory killer called by a program of a job. Silent
     about the service thread's "Connection closed by localRank", which a normal end prints too, and about a store that IPv6 does not reach.
     """
     died = facts.all(*DEATHS)
     by_itself = [e for e in died if "exit code" in e.text.lower()]
     died = [e for e in died if e not in by_itself]
     died += [e for e in facts.all("torch.child_failed") if (e.number("code") or 0) < 0]
-    strangers = [e for e in died if e.name in ("kernel.killed", "kernel.segfault") and not _of_the_job(facts, e)]
+    strangers = [e for e in died if e.name in ("kernel.killed", "kernel.segfault") and not is_job_program(facts, e)]
     strange = {e.at for e in strangers}
     died = [e for e in died if e.at not in strange]
+    oom = [e for e in facts.all("kernel.oom_invoked") if is_job_program(facts, e)]
+    crashed = facts.all("crash.segfault")
     effects = facts.all(
         "nccl.peer_closed",
         "nccl.remote_result",
@@ -396,7 +464,19 @@ def process_died(facts: Facts) -> Iterator[Finding]:
             "Compare its pid and name with the ranks of the job.", ["ps or the scheduler's accounting at that time"],
         )  # fmt: skip
     died += strangers if effects or completions else []
-    if died:
+    if not died and (oom or crashed):
+        closed = facts.all("nccl.service_closed")
+        named = {e.fields["rank"] for e in closed if "rank" in e.fields}
+        alone = len(named) == 1 and len({(e.host, e.pid) for e in closed}) > 1
+        yield Finding(
+            "peer-process-died", 0.75 if oom or alone else 0.6, "fatal",
+            f"host memory ran out{' in its cgroup' if facts.all('kernel.oom_cgroup') else ''}: the kernel ends a process" if oom
+            else "a process crashed" + (f"; {len(closed)} others name local rank {named.pop()}" if alone else ""),
+            lines_of([*oom, *crashed, *(closed if alone else []), *effects[:4]]),
+            "Find why it ended: host memory (dmesg, cgroup limit), a crash in its own log (PYTHONFAULTHANDLER=1, a core dump). What the other ranks report is the consequence.",
+            ["dmesg -T | grep -i -e oom -e segfault", "the log of that rank before the first error of the others"],
+        )  # fmt: skip
+    elif died:
         yield Finding(
             "peer-process-died", 0.8, "fatal", "a process of the job was killed or crashed", lines_of([*died, *effects[:4]]),
             "Find why it ended: host memory (dmesg, cgroup limit), a crash in its own log. What the other ranks report is the consequence.",
@@ -413,6 +493,7 @@ RULES = (
     version_mismatch,
     networks_differ,
     settings_differ,
+    set_on_some_hosts,
     collectives_differ,
     debugger_noise,
     rank_behind,

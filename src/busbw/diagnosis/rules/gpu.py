@@ -126,6 +126,23 @@ def memory_error(facts: Facts) -> Iterator[Finding]:
         )  # fmt: skip
 
 
+def remapping_pending(facts: Facts) -> Iterator[Finding]:
+    """A row of GPU memory waits for its remapping: the GPU wants a reset.
+
+    Fires on Remapped Rows, Pending: Yes of nvidia-smi -q, or remapped_rows.pending of its CSV. The error that led there was uncorrectable, or many were
+    corrected (NVIDIA, "GPU Memory Error Management"); the job goes on until the row is met again. Silent on No, on 0 and on rows that are remapped.
+    """
+    waiting = [
+        d for d in facts.hardware if d.attributes.get("remapped_rows.pending", "").strip().lower() in ("yes", "1")
+    ]
+    if waiting:
+        names = ", ".join(dict.fromkeys(d.bus_id or d.name or "a GPU" for d in waiting))
+        yield Finding(
+            "gpu-ecc", 0.5, "major", f"a row of the memory of {names} waits for its remapping", lines_of(waiting), "Drain the node and reset the GPU; service it if a remapping fails.",
+            ["nvidia-smi -q -d ECC,ROW_REMAPPER", "dmesg -T | grep -i xid: 48, 63, 94, 95"],
+        )  # fmt: skip
+
+
 def off_the_bus(facts: Facts) -> Iterator[Finding]:
     """The GPU no longer answers over PCIe.
 
@@ -331,7 +348,7 @@ def nic_fault(facts: Facts) -> Iterator[Finding]:
     """A NIC's firmware reports an internal error.
 
     Fires on mlx5_core's health messages (drivers/net/ethernet/mellanox/mlx5/core/health.c). Its ports go down with it, so timeouts of peers
-    follow. Silent on ports that go down and up by themselves.
+    follow. Weaker on commands that the firmware does not answer (cmd.c) and on its temperature alarm (events.c). Silent on ports that go down and up by themselves.
     """
     sick = facts.all("kernel.nic_health")
     if sick:
@@ -341,9 +358,19 @@ def nic_fault(facts: Facts) -> Iterator[Finding]:
             "Drain the node, reset the NIC (mlxfwreset) or power-cycle; update its firmware; replace it if it returns.",
             ["mstdump and devlink health of the device", "dmesg | grep mlx5: the syndrome in the lines that follow"],
         )  # fmt: skip
+        return
+    silent, hot = facts.all("kernel.nic_command_timeout"), facts.all("kernel.nic_hot")
+    if silent or hot:
+        devices = ", ".join(dict.fromkeys(e.fields.get("bus_id", "") for e in [*silent, *hot]))
+        yield Finding(
+            "nic-fault", 0.7 if silent else 0.55, "fatal" if silent else "major",
+            f"firmware of the NIC {devices} {'does not answer commands' if silent else 'says that a sensor is too hot'}", lines_of([*silent, *hot]),
+            "Drain the node, reset the NIC (mlxfwreset) or power-cycle." if silent else "Check air flow and the transceivers; a NIC or module that is too hot slows or shuts its port.",
+            ["devlink health; mget_temp -d DEV", "dmesg | grep mlx5"],
+        )  # fmt: skip
 
 
 RULES = (
-    memory_error, off_the_bus, driver_fault, throttled, out_of_memory, stream_capture, program_fault, unavailable, driver_does_not_fit,
+    memory_error, remapping_pending, off_the_bus, driver_fault, throttled, out_of_memory, stream_capture, program_fault, unavailable, driver_does_not_fit,
     untrained_links, switch_remarks, nic_fault,
 )  # fmt: skip

@@ -113,16 +113,38 @@ def registration_refused(facts: Facts) -> Iterator[Finding]:
     """The NIC cannot register GPU memory.
 
     Fires when ibv_reg_mr fails with "Bad address" or "Invalid argument": the kernel knows no peer-memory client for that address.
-    "Cannot allocate memory" is another matter (locked memory). Silent on other calls.
+    "Cannot allocate memory" is another matter (locked memory). Memory of the cuMem API has peermem as a path only with some drivers, DMA-BUF needs the
+    open kernel modules: both can fail with the module loaded. Silent on other calls.
     """
     events = [
         e for e in facts.all("nccl.ib_call_failed", "ucx.reg_failed")
         if "reg_" in e.text and any(w in e.text.lower() for w in ("bad address", "invalid argument", "operation not supported"))
     ]  # fmt: skip
+    events += [e for e in facts.all("verbs.reg_failed") if e.number("errno") in _REFUSED]
     if events:
         yield Finding(
             "gdr-peermem-missing", 0.7, "fatal", "the NIC cannot register GPU memory", lines_of(events), _REMEDY, _TELL
         )
+
+
+_REFUSED = (14, 22, 95)
+"""EFAULT, EINVAL, EOPNOTSUPP (Linux errno.h): what registering GPU memory ends with where no peer-memory path leads to it."""
+
+
+def module_not_loaded(facts: Facts) -> Iterator[Finding]:
+    """The peer-memory module cannot be loaded.
+
+    Fires when modprobe or the kernel refuses nv_peer_mem or nvidia_peermem: built against other symbols than those of the RDMA stack and kernel that run, or the
+    RDMA stack has none of them. A remark where connections use GPUDirect all the same (DMA-BUF). Silent on other modules.
+    """
+    refused = facts.all("system.peer_module_refused", "kernel.peermem_unknown_symbol")
+    if refused:
+        used = any(link.gpudirect for link in facts.links)
+        yield Finding(
+            "gdr-peermem-missing", 0.15 if used else 0.75, "minor" if used else "major", "the kernel refuses the peer-memory module: GPUDirect RDMA is not there by that path",
+            lines_of(refused), "Reinstall the NVIDIA driver after MLNX_OFED or DOCA, so that nvidia_peermem is built against its symbols; or use DMA-BUF (open kernel modules, kernel 5.12 and later).",
+            ["dmesg | grep -i peer", "grep ib_register_peer_memory_client /proc/kallsyms", *_TELL],
+        )  # fmt: skip
 
 
 def device_memory_flat(facts: Facts) -> Iterator[Finding]:
@@ -160,4 +182,11 @@ def device_memory_flat(facts: Facts) -> Iterator[Finding]:
             )  # fmt: skip
 
 
-RULES = (one_host_stages, one_end_stages, nobody_uses_gpudirect, registration_refused, device_memory_flat)
+RULES = (
+    one_host_stages,
+    one_end_stages,
+    nobody_uses_gpudirect,
+    registration_refused,
+    module_not_loaded,
+    device_memory_flat,
+)

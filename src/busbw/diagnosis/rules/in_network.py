@@ -25,4 +25,20 @@ def sharp_not_in_use(facts: Facts) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-RULES = (sharp_not_in_use,)
+def manager_does_not_run(facts: Facts) -> Iterator[Finding]:
+    """The aggregation manager cannot start, so no job gets a SHARP tree.
+
+    Fires when sharp_am ends because its port is not that of the master subnet manager, or because it cannot take the fabric in.
+    Silent on a manager that runs, and on libsharp's own failures, which have a rule of their own.
+    """
+    misplaced, failed = facts.all("sharp.manager_misplaced"), facts.all("sharp.manager_failed")
+    if misplaced or failed:
+        yield Finding(
+            "sharp-unavailable", 0.88 if misplaced else 0.75, "major",
+            "sharp_am runs on a host that is not the master subnet manager" if misplaced else "sharp_am cannot load the fabric", lines_of([*misplaced, *failed]),
+            "Run sharp_am on the host of the master subnet manager (sminfo names its LID), with the routing engine that it is configured for.",
+            ["sminfo; smpquery nodedesc LID", "systemctl status sharp_am on that host", "sharp_hello"],
+        )  # fmt: skip
+
+
+RULES = (sharp_not_in_use, manager_does_not_run)

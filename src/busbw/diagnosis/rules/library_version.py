@@ -315,4 +315,40 @@ def unexplained_cuda_failure(facts: Facts) -> Iterator[Finding]:
         )
 
 
-RULES = (unexplained_cuda_failure, known_bug, plugin_against_older_library, several_nccl, ucx_lacks_cuda)
+_HOPPER = (2, 15, 1)
+"""The first NCCL that knows Hopper's NVLink (NVIDIA/nccl, release notes of 2.15.1)."""
+
+
+def links_seen_from_one_end(facts: Facts) -> Iterator[Finding]:
+    """NCCL sees a link between two devices from one end only and gives up.
+
+    Fires on "Failed to find reverse path" (src/graph/paths.cc). NVLinks that are down at one end do it, a driver that reports them wrongly (535.161.08,
+    NVIDIA/nccl#1253), a virtual machine's topology, and an NCCL older than the GPU. Surer of the last when the version printed is below 2.15.1.
+    Silent when the topology was taken in.
+    """
+    said = facts.all("nccl.reverse_path_missing")
+    if not said:
+        return
+    old = [e for v, e in _versions(facts, "nccl") if v < _HOPPER]
+    lines = lines_of([*said, *old])
+    tell = [
+        "nvidia-smi nvlink -s on this node",
+        "the same run with a current NCCL",
+        "grep 'NCCL version' in the log of rank 0",
+    ]
+    for kind, confidence, summary, remedy in (
+        ("library-bug-version", 0.55 if old else 0.35, "NCCL or the driver reports NVLinks of this machine wrongly", "Use an NCCL that knows this GPU (Hopper: 2.15.1 and later) and a current driver."),
+        ("nvlink-down", 0.25 if old else 0.4, "an NVLink is up at one end only", "Reset the GPUs or reboot; if a link stays inactive, replace the board."),
+        ("vm-topology-file", 0.15, "the topology of a virtual machine may lack one end of a link", "Give NCCL the provider's topology file (NCCL_TOPO_FILE)."),
+    ):  # fmt: skip
+        yield Finding(kind, confidence, "fatal", summary, lines, remedy, tell)
+
+
+RULES = (
+    links_seen_from_one_end,
+    unexplained_cuda_failure,
+    known_bug,
+    plugin_against_older_library,
+    several_nccl,
+    ucx_lacks_cuda,
+)

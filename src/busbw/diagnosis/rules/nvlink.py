@@ -25,11 +25,27 @@ def links_down(facts: Facts) -> Iterator[Finding]:
     """Some NVLinks of a GPU are inactive, or report fatal errors.
 
     Fires on inactive links in `nvidia-smi nvlink -s`, on Xid 74 and on fatal Xid 144 to 150, and on a topology matrix where one GPU has
-    fewer links to all its peers than the others have. Silent on Xid lines marked Nonfatal.
+    fewer links to all its peers than the others have. CUDA's contained error (226) names NVLink or the hardware behind it, so it fires weaker.
+    Silent on Xid lines marked Nonfatal.
     """
     down = facts.all("nvlink.link_down") if not _same_on_every_gpu(facts) else []
     xids = [e for e in facts.all("kernel.xid") if _nvlink_xid(e) and "nonfatal" not in e.text.lower()]
     xids += facts.all("cuda.nvlink_error")
+    contained = facts.all("cuda.contained")
+    if contained and not down and not xids:
+        lines = lines_of(contained)
+        tell = [
+            "dmesg -T | grep -i xid on all nodes of the NVLink domain: the first one names the GPU",
+            "nvidia-smi nvlink -s; nvidia-smi nvlink -e",
+        ]
+        yield Finding(
+            "nvlink-down", 0.6, "fatal", "an access to a peer's memory over NVLink was contained as faulty", lines,
+            "Find the GPU whose Xid came first, drain its node and reset its GPUs; if it stays, replace the tray or board.", tell,
+        )  # fmt: skip
+        yield Finding(
+            "gpu-ecc", 0.2, "fatal", "the memory behind the access may be faulty", lines,
+            "Check ECC counters and row remapping of the GPU whose Xid came first.", tell,
+        )  # fmt: skip
     if down or xids:
         up = facts.all("nvlink.link_up")
         sure = bool(up) or bool(xids)
@@ -140,8 +156,8 @@ def links_not_used(facts: Facts) -> Iterator[Finding]:
 def system_not_ready(facts: Facts) -> Iterator[Finding]:
     """CUDA says that the system is not initialised: Fabric Manager has not done its work.
 
-    Fires on error 802 (cudaErrorSystemNotReady) and on words of the service itself. On NVSwitch systems no CUDA program runs before.
-    Silent about the service on a machine without NVSwitch (NV_WARN_NOTHING_TO_DO).
+    Fires on error 802 (cudaErrorSystemNotReady), on words of the service itself or of gpud about it, and on nvidia-persistenced that finds the fabric
+    not ready. On NVSwitch systems no CUDA program runs before. Silent about the service on a machine without NVSwitch (NV_WARN_NOTHING_TO_DO).
     """
     events = [e for text, e in facts.cuda_errors() if "system not yet initialized" in text]
     events = without_repeats(events, facts.all("cuda.not_initialised"))
@@ -150,6 +166,7 @@ def system_not_ready(facts: Facts) -> Iterator[Finding]:
         "fabric_manager.failed",
         "fabric_manager.version_mismatch",
         "kernel.fabric_manager_absent",
+        "fabric_manager.fabric_not_ready",
     )
     service += [e for e in facts.all("nvshmem.cuda_status") if e.number("code") == 802]
     if facts.all("fabric_manager.nothing_to_do"):
@@ -159,6 +176,31 @@ def system_not_ready(facts: Facts) -> Iterator[Finding]:
             "fabric-manager-not-running", 0.9, "fatal", "Fabric Manager is not running or does not fit the driver", lines_of([*events, *service]),
             "systemctl enable --now nvidia-fabricmanager, of exactly the driver's version.", ["systemctl status nvidia-fabricmanager", "nvidia-smi -q | grep -A3 Fabric"],
         )  # fmt: skip
+
+
+def fabric_not_registered(facts: Facts) -> Iterator[Finding]:
+    """A GPU has not registered with the NVLink fabric.
+
+    Fires on the section Fabric of nvidia-smi -q (NVML nvmlGpuFabricState_t): State "Not Started" or "In Progress", or a Status other than Success.
+    Surer where other GPUs read are registered or CUDA says that the system is not initialised; minor if all wait, as a GPU given to a virtual machine alone does.
+    Silent on GPUs without a fabric (N/A), and when all have completed.
+    """
+    states = facts.all("gpu.fabric_state")
+    waiting = [e for e in states if e.level != "info"]
+    if not waiting:
+        return
+    done = [e for e in states if e.level == "info"]
+    failed = [e for e in waiting if e.fields.get("state") == "Completed"]
+    not_ready = facts.all("cuda.not_initialised")
+    first = (failed or waiting)[0]
+    said = first.fields.get("state", "") + (f", {first.fields['status']}" if first.fields.get("status") else "")
+    sure = bool(done or not_ready or failed)
+    yield Finding(
+        "fabric-manager-state" if failed or done else "fabric-manager-not-running", 0.7 if sure else 0.4, "major" if sure else "minor",
+        f"{len(waiting)} of {len(states)} GPUs are not registered with the NVLink fabric: {said}", lines_of([*waiting, *done[:2], *not_ready[:2]]),
+        "Check that Fabric Manager runs (on NVL72: the switch trays' NMX-C), restart it, then reset the GPUs or reboot the node.",
+        ["nvidia-smi -q | grep -A4 Fabric on every node", "journalctl -u nvidia-fabricmanager"],
+    )  # fmt: skip
 
 
 def _multicast_errors(facts: Facts) -> tuple[list[Event], list[Event]]:
@@ -189,7 +231,7 @@ def multicast_set_up(facts: Facts) -> Iterator[Finding]:
     set_up, _ = _multicast_errors(facts)
     illegal = [e for text, e in facts.cuda_errors() if "cannot be performed in the present state" in text]
     illegal = without_repeats(illegal, facts.all("cuda.bad_state"))
-    illegal += facts.all("fabric_manager.multicast_error")
+    illegal += facts.all("fabric_manager.multicast_error", "fabric_manager.switch_error")
     illegal += [e for e in facts.all("nvshmem.cuda_status") if e.number("code") == 401]
     stale = facts.all("kernel.fabric_out_of_sync")
     sxid = [
@@ -240,7 +282,9 @@ def imex(facts: Facts) -> Iterator[Finding]:
     """Memory that is shared between hosts over NVLink needs an IMEX channel and domain.
 
     Fires on cuMemCreate or import of fabric handles refused with "operation not permitted", on NCCL's MNNVL message, and on a missing channel
-    device. Without such handles in play "operation not permitted" has other causes. Silent on permissions of other devices, and on a listing that shows the channel.
+    device. IMEX itself says that none of its addresses is this node's, that another service holds the driver's only session, or that its domain
+    is down (nvidia-imex-ctl -N). Weaker on an import refused as an invalid handle: a daemon in a bad state, or a handle that its owner gave back.
+    Without such handles in play "operation not permitted" has other causes. Silent on permissions of other devices, and on a listing that shows the channel.
     """
     refused = [
         e
@@ -260,6 +304,39 @@ def imex(facts: Facts) -> Iterator[Finding]:
             "Create /dev/nvidia-caps-imex-channels/channel0 (nvidia-modprobe, or mknod with the major number of /proc/devices), pass it into the container, and run nvidia-imex on all hosts of the domain.",
             ["ls -l /dev/nvidia-caps-imex-channels", "nvidia-imex-ctl -N"],
         )  # fmt: skip
+    address, session = facts.all("imex.no_address"), facts.all("imex.session_taken")
+    domain = [e for e in facts.all("imex.domain") if e.fields.get("state", "").upper() in ("DOWN", "DEGRADED")]
+    if address or session or domain:
+        what, remedy = (
+            ("IMEX finds none of the configured addresses on this node", "List this node's address in /etc/nvidia-imex/nodes_config.cfg, and start nvidia-imex after the interface has its address.")
+            if address
+            else ("another IMEX service holds the session of the driver", "Stop and mask nvidia-imex.service on hosts whose IMEX runs in containers (or the other way round).")
+            if session
+            else (f"the IMEX domain is {domain[0].fields['state']}", "Start nvidia-imex on all nodes of the domain, with the same nodes_config.cfg and version.")
+        )  # fmt: skip
+        yield Finding(
+            "imex-not-configured", 0.88 if address or session else 0.6, "fatal" if address or session else "major", what, lines_of([*address, *session, *domain]), remedy,
+            ["nvidia-imex-ctl -N on every node", "systemctl status nvidia-imex; /var/log/nvidia-imex.log"],
+        )  # fmt: skip
+    imported = facts.all("cuda.import_refused")
+    if imported and not refused and not said:
+        tell = ["nvidia-imex-ctl -N: does it answer, are all nodes UP", "the same job inside one node"]
+        yield Finding(
+            "imex-not-configured", 0.5, "fatal", "a memory handle of another process was refused as invalid", lines_of(imported),
+            "Restart nvidia-imex on the nodes of the domain, or reboot the one where nvidia-imex-ctl hangs.", tell,
+        )  # fmt: skip
+        yield Finding(
+            "fabric-manager-state", 0.2, "fatal", "the NVLink fabric may be in a bad state", lines_of(imported), "Check nvidia-smi -q | grep -A4 Fabric on all nodes.", tell,
+        )  # fmt: skip
 
 
-RULES = (links_down, peer_access_off, links_not_used, system_not_ready, multicast_set_up, registration, imex)
+RULES = (
+    links_down,
+    peer_access_off,
+    links_not_used,
+    system_not_ready,
+    fabric_not_registered,
+    multicast_set_up,
+    registration,
+    imex,
+)

@@ -25,7 +25,7 @@ def access_refused(facts: Facts) -> Iterator[Finding]:
 
     Fires on CUDA error 217 (peer access is not supported). Behind opening an IPC handle or enabling a peer it is P2P misdetected: processes
     with different device masks, containers, consumer cards. In NCCL's cuMem host allocation (src/include/alloc.h, shm.cc; 2.24 and later)
-    it is the host buffer that needs the access. Silent on other errors at the same place.
+    it is the host buffer that needs the access. ncclMemAlloc maps device memory, so there it is peer access that fails. Silent on other errors at the same place.
     """
     errors = [e for text, e in facts.cuda_errors() if "peer access is not supported" in text]
     mapped = [e for text, e in facts.cuda_errors() if "mapping of buffer object failed" in text]
@@ -35,7 +35,7 @@ def access_refused(facts: Facts) -> Iterator[Finding]:
     host_side = [
         e
         for e in errors
-        if e.file in ("alloc.h", "shm.cc", "shmutils.cc", "allocator.cc")
+        if (e.file in ("alloc.h", "shm.cc", "shmutils.cc", "allocator.cc") and e.function != "ncclMemAlloc")
         or "cuMemHost" in (e.function or "")
         or "CuMemHost" in e.text
     ]
@@ -133,4 +133,24 @@ def hang_until_p2p_is_off(facts: Facts) -> Iterator[Finding]:
         )
 
 
-RULES = (hang_until_p2p_is_off, access_refused, cards_without_p2p, pairs_without_access)
+def mapping_over_bar1_failed(facts: Facts) -> Iterator[Finding]:
+    """The driver cannot map one GPU's BAR1 for another: peer access over PCIe is reported and does not work.
+
+    Fires on the driver's own errors for P2P over BAR1 (kern_bus_gh100.c, 525 and later): the address that the IOMMU gave is not aligned to 512 MB, or the
+    mapping failed. Silent when the driver adds and removes such mappings without errors.
+    """
+    unaligned, failed = facts.all("kernel.bar1_unaligned"), facts.all("kernel.bar1_mapping_failed")
+    if not unaligned and not failed:
+        return
+    lines = lines_of([*unaligned, *failed])
+    tell = ["cat /proc/cmdline; dmesg | grep -i -e iommu -e dmar", "nvidia-smi topo -p2p r; p2pBandwidthLatencyTest"]
+    yield Finding(
+        "iommu-p2p", 0.65, "fatal", "the IOMMU's address of a GPU's BAR1 does not suit the driver: no peer access", lines,
+        "Boot with iommu=pt or with the IOMMU off, and Resizable BAR and Above 4G Decoding on in the firmware; NCCL_P2P_DISABLE=1 gets a job through.", tell,
+    )  # fmt: skip
+    yield Finding(
+        "p2p-unsupported-misdetected", 0.25, "fatal", "peer access over BAR1 is reported and cannot be set up", lines, "Use the vendor's driver, or NCCL_P2P_DISABLE=1.", tell,
+    )  # fmt: skip
+
+
+RULES = (hang_until_p2p_is_off, mapping_over_bar1_failed, access_refused, cards_without_p2p, pairs_without_access)

@@ -206,4 +206,24 @@ def port_refused(facts: Facts) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-RULES = (port_refused, port_down_here_only, link_below_its_ends, another_link_layer, mtu_differs)
+def comes_up_again(facts: Facts) -> Iterator[Finding]:
+    """A port reports that its link is up again and again, without a line that it went down.
+
+    Fires on three or more "Link up" of one interface in a kernel log (mlx5_core, other drivers) of which it never says down, outside the first five minutes
+    after the boot (a guess), in which drivers bring ports up more than once. Silent on one or two, and where the downs stand there: another rule reads those.
+    """
+    changes: dict[tuple[str, str], list[Event]] = defaultdict(list)
+    for event in facts.all("kernel.nic_link"):
+        uptime = event.fields.get("uptime_s")
+        if "interface" in event.fields and (uptime is None or float(uptime) > 300):
+            changes[event.at.path, event.fields["interface"]].append(event)
+    for (_, interface), events in changes.items():
+        states = {e.fields.get("state", "").lower().rstrip(".,") for e in events}
+        if states == {"up"} and len(events) >= 3:
+            yield Finding(
+                "link-flap", 0.7, "major", f"the link of {interface} came up {len(events)} times", lines_of(events), _CABLE,
+                ["ethtool --statistics IFACE | grep -i -e link_down -e phy", *_TELL[:1]],
+            )  # fmt: skip
+
+
+RULES = (comes_up_again, port_refused, port_down_here_only, link_below_its_ends, another_link_layer, mtu_differs)
