@@ -26,6 +26,19 @@ CASES = (
         cn61:12:40 [0] NCCL INFO COLLECTED ALL 16 HANDLES
         cn61:12:40 [0] NCCL INFO Bootstrap timings total 0.604102 (create 0.000041, send 0.000310, recv 0.590112, ring 0.013201, delay 0.000001)
     """),
+    # types of a connection: src/include/socket.h
+    fires("transports_differ", "net-plugin-mismatch", """
+        > cn51:77:91 [0] NCCL INFO NET/IB : No device found.
+        > cn51:77:91 [0] NCCL INFO Using network Socket
+        > cn52:91:97 [0] NCCL INFO Using network IB
+        > cn51:77:99 [0] misc/socket.cc:520 NCCL WARN socketFinalizeAccept from 10.20.4.52<41002>: wrong type 4 != 3
+    """, severity="fatal"),
+    near_miss("transports_differ", "no type of NCCL's transports", """
+        cn51:77:99 [0] misc/socket.cc:520 NCCL WARN socketFinalizeAccept from 10.20.4.52<41002>: wrong type 1195725856 != 1
+    """),
+    near_miss("foreign_connection", "the types of two transports", """
+        cn51:77:99 [0] misc/socket.cc:520 NCCL WARN socketFinalizeAccept from 10.20.4.52<41002>: wrong type 3 != 4
+    """),
 )  # fmt: skip
 
 

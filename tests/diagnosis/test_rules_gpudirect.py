@@ -125,6 +125,25 @@ CASES = (
     near_miss("module_not_loaded", "another module", """
         modprobe: ERROR: could not insert 'gdrdrv': Invalid argument
     """),
+    # perftest src/perftest_resources.c, cuda_memory.c; Mooncake rdma_context.cpp
+    fires("registration_refused", "gdr-peermem-missing", """
+        > initializing CUDA
+        > cuMemAlloc() of a 131072 bytes GPU buffer
+        > Couldn't allocate MR
+        failed to create mr
+    """, why="perftest's GPU buffer"),
+    fires("registration_refused", "gdr-peermem-missing", """
+        initializing CUDA
+        Couldn't allocate MR with error=95
+        > OFED stack does not support DMA-BUF
+    """, why="no DMA-BUF"),
+    fires("registration_refused", "gdr-peermem-missing", """
+        > E20260301 09:30:19.100000 rdma_context.cpp:1343] DMA BUF supported required for GPU RDMA without nvidia-peermem on CUDA device 2 mapped to RNIC mlx5_5
+    """, why="Mooncake"),
+    near_miss("registration_refused", "perftest's buffer is host memory", """
+        Couldn't allocate MR
+        failed to create mr
+    """),
 )  # fmt: skip
 
 

@@ -34,6 +34,9 @@ CASES = (
         device bnxt_re0 is not enumerated as an mlx5 device. Skipping...
         WARN: GPU cannot map UAR of device mlx5_7. Skipping...
     """),
+    near_miss("device_refused", "UCX's queue pair, not IBGDA's", """
+        [1741000000.100000] [cn81:410  :0]     ib_mlx5_dv.c:231  UCX  ERROR mlx5dv_devx_qp_modify(503) failed, syndrome 1f2a: Invalid argument
+    """),
 )  # fmt: skip
 
 

@@ -92,6 +92,21 @@ CASES = (
     fires_on("transports_missing", "ucx-built-without-feature", {"ucx.txt": [ucx("tcp", True), ucx("sysv", True)], "ibstat.txt": [shown("ports", host="cn31", device="mlx5_0", node_kind="ca", state="active")]}, severity="major"),
     near_miss_on("transports_missing", "RDMA is listed", {"ucx.txt": [ucx("tcp"), ucx("rc_mlx5")], "ibstat.txt": [row("ports", host="cn31", device="mlx5_0", node_kind="ca", state="active")]}),
     near_miss_on("transports_missing", "another host has the NIC", {"ucx.txt": [ucx("tcp")], "ibstat.txt": [row("ports", host="cn32", device="mlx5_0", node_kind="ca", state="active")]}),
+    # UCX src/ucp/wireup/select.c
+    fires("ucx_has_no_transport", "ucx-setting", """
+        > UCX_TLS=self,cuda_copy,rdmacm
+        > [1741000000.100000] [cn51:881:0]         select.c:438  UCX  ERROR no active messages transport to <no debug data>: Unsupported operation
+    """, why="the list leads to no peer"),
+    fires("ucx_has_no_transport", "ucx-wrong-transport", """
+        > UCX_TLS=rc,cuda_copy
+        > [1741000000.100000] [cn51:881:0]         select.c:438  UCX  ERROR no remote registered memory access transport to cn52:  Unsupported operation
+    """, why="the list allows RDMA"),
+    fires("socket_fallback", "socket-fallback", """
+        cn51:77:91 [0] NCCL INFO P2P plugin IBext
+        > cn51:77:91 [0] NCCL INFO NCCL_IB_DISABLE set by environment to 1.
+        > cn51:77:91 [0] NCCL INFO Using network Socket
+        cn51:77:91 [0] NCCL INFO comm 0x5a10 rank 0 nRanks 16 nNodes 2 localRanks 8 localRank 0 MNNVL 0
+    """, why="a plugin that loads is not the cause"),
 )  # fmt: skip
 
 

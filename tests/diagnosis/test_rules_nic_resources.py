@@ -40,6 +40,13 @@ CASES = (
     near_miss("objects_exhausted", "an argument was wrong", """
         cn71:640:677 [0] misc/ibvwrap.cc:190 NCCL WARN Call to ibv_create_qp failed with error Invalid argument
     """),
+    fires("locked_memory", "memlock-limit", """
+        > Couldn't allocate MR with error=12
+    """, why="perftest's host buffer"),
+    near_miss("locked_memory", "perftest's buffer is GPU memory", """
+        initializing CUDA
+        Couldn't allocate MR with error=14
+    """),
 )  # fmt: skip
 
 

@@ -134,6 +134,59 @@ CASES = (
         cn81:500:540 [3] misc/ibvwrap.cc:396 NCCL WARN Call to ibv_modify_qp failed with error Connection timed out
     """),
     fires_on("unanswered_packets", "roce-gid-index", {"ib_write_bw.txt": [shown("events", event="perftest.qp_refused", level="error", text="Failed to modify QP to RTR: Connection timed out", fields={"state": "RTR"})]}, why="in perftest's words"),
+    # GID types: NCCL 2.21.5 src/transport/net_ib.cc; what it means: NVIDIA/nccl#1573. Mooncake: rdma_context.cpp, rdma_transport.cpp. UCX: ib_mlx5_dv.c.
+    fires("gid_type_unreadable", "library-bug-version", """
+        > cn81:500:540 [3] transport/net_ib.cc:366 NCCL WARN NET/IB: read failed in ncclIbRoceGetVersionNum: Invalid argument
+    """, severity="fatal"),
+    fires("gid_type_unreadable", "roce-gid-index", """
+        > cn81:500:540 [3] transport/net_ib.cc:359 NCCL WARN NET/IB: open failed in ncclIbRoceGetVersionNum: No such file or directory
+    """, why="sysfs is not there"),
+    near_miss("gid_type_unreadable", "the index is only reported", """
+        cn81:500:540 [3] NCCL INFO NET/IB: Dev 3 Port 1 qpn 411 mtu 5 GID 3 (0/47041FACFFFF0000)
+    """),
+    fires("no_gid_accepted", "roce-gid-index", """
+        > W0207 07:31:12.100200    12 rdma_context.cpp:581] No suitable GID found on mlx5_2/
+        > E0207 07:31:12.100310    12 rdma_context.cpp:81] Failed to open device mlx5_2 on port  with GID -1
+        > E0207 07:31:12.100420    12 rdma_transport.cpp:662] RdmaTransport: No available RNIC
+    """, severity="fatal"),
+    fires("no_gid_accepted", "library-bug-version", """
+        > W0207 07:31:12.100200    12 rdma_context.cpp:588] User-specified GID index 2 on mlx5_2/ has no associated network device, may not be optimal for RDMA operations
+        > E0207 07:31:12.100310    12 rdma_context.cpp:81] Failed to open device mlx5_2 on port  with GID 2
+    """, why="a GID without interface is refused"),
+    near_miss("no_gid_accepted", "the remark alone: the NIC opens", """
+        W0207 07:31:12.100200    12 rdma_context.cpp:588] User-specified GID index 2 on mlx5_2/ has no associated network device, may not be optimal for RDMA operations
+    """),
+    fires("default_gid_is_link_local", "roce-gid-index", """
+        > wc->status == IBV_WC_SUCCESS. 12 vs 0. Send for slot 3: transport retry counter exceeded
+        DEV     PORT    INDEX   GID                                     IPv4
+        > mlx4_1  1       0       fe80:0000:0000:0000:0202:c9ff:fe11:2233
+        > mlx4_1  1       2       0000:0000:0000:0000:0000:ffff:0a14:0447 10.20.4.71
+    """),
+    near_miss("default_gid_is_link_local", "a flushed request without a list of GIDs", """
+        wc->status == IBV_WC_SUCCESS. 5 vs 0. Recv for slot 3: Work Request Flushed Error
+    """),
+    near_miss("default_gid_is_link_local", "index 0 is an IPv4 address", """
+        wc->status == IBV_WC_SUCCESS. 12 vs 0. Send for slot 3: transport retry counter exceeded
+        mlx4_1  1       0       0000:0000:0000:0000:0000:ffff:0a14:0447 10.20.4.71
+    """),
+    fires("ucx_queue_pair_refused", "ucx-setting", """
+        > UCX_IB_TRAFFIC_CLASS=300
+        > [1741000000.100000] [cn81:410  :0]     ib_mlx5_dv.c:231  UCX  ERROR mlx5dv_devx_qp_modify(503) failed, syndrome 1f2a: Invalid argument
+    """, severity="fatal"),
+    fires("ucx_queue_pair_refused", "roce-gid-index", """
+        > [1741000000.100000] [cn81:410  :0]     ib_mlx5_dv.c:231  UCX  ERROR mlx5dv_devx_qp_modify(503) failed, syndrome 1f2a: Invalid argument
+    """, why="nothing was set"),
+    near_miss("ucx_queue_pair_refused", "another object", """
+        UCX_IB_TRAFFIC_CLASS=106
+        [1741000000.100000] [cn81:410  :0]     ib_mlx5_dv.c:77   UCX  ERROR mlx5dv_devx_obj_create(QP) failed, syndrome 1f2a: Cannot allocate memory
+    """),
+    fires("unanswered_packets", "roce-gid-index", """
+        > I0207 07:31:12.100200    12 rdma_context.cpp:125] RDMA device: mlx5_2, LID: 0, GID: (GID_Index 0) fe:80:00:00:00:00:00:00:5c:25:73:ff:fe:12:34:56
+        > E0207 07:31:22.100200    13 rdma_endpoint.cpp:385] [Handshake] Failed to modify QP to RTR, check mtu, gid, peer lid, peer qp num: Connection timed out [110]
+    """, why="Mooncake took a link-local GID"),
+    fires("memory_refused", "pcie-acs-enabled", """
+        > transport/net_ib.cc:1295 NCCL WARN NET/IB : Got completion from peer with error 4, opcode 0, len 0, vendor err 81 (Send)
+    """, why="the address was blanked"),
 )  # fmt: skip
 
 

@@ -11,6 +11,10 @@ from busbw.readers.base import Lines, Template
 
 __all__ = ["READER", "MessageReader"]
 
+_GID_TYPE = "NCCL src/transport/net_ib.cc, 2.21 and later; UCCL util_rdma.h"
+_UCCL_RDMA = "UCCL util_rdma.h"
+_MOONCAKE = "Mooncake mooncake-transfer-engine, rdma_context.cpp"
+
 PYTORCH: tuple[Template, ...] = (
     *(
         Template("torch.watchdog_timeout", pattern, "torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp", "error")
@@ -291,6 +295,18 @@ UCX_AND_FABRIC_LIBRARIES: tuple[Template, ...] = (
         "error",
     ),
     Template(
+        "ucx.connect_failed",
+        "connect(fd={fd:d}, dest_addr={address:w}) failed: {error:s}",
+        "UCX src/ucs/sys/sock.c",
+        "error",
+    ),
+    Template(
+        "ucx.qp_modify_failed",
+        "mlx5dv_devx_qp_modify({opcode:x}) failed, syndrome {syndrome:x}: {error:s}",
+        "UCX src/uct/ib/mlx5/dv/ib_mlx5_dv.c",
+        "error",
+    ),
+    Template(
         "verbs.call_failed", "mlx5dv_devx_obj_create({object:w}) failed{rest:s}: {error:s}", "UCX ib_mlx5_dv.c", "error"
     ),
     Template(
@@ -324,6 +340,7 @@ UCX_AND_FABRIC_LIBRARIES: tuple[Template, ...] = (
     Template("ucx.no_transport", "~no {kind:s} transport to {peer:s}", "UCX wireup/select.c", "error"),
     Template("ucx.no_cuda", "~UCX{what:s}not {compiled:s} with {feature:w} support", "Open MPI, UCX users", "warning"),
     Template("ucx.no_cuda", "~cuda{what:s}not {compiled:w} in UCX", "UCX users", "warning"),
+    Template("ucx.no_cuda", "~ucx_info -d{what:s} no cuda{rest:s}", "a note about ucx_info", "warning"),
     Template("ucx.configured", "~configured with: {options:s}", "ucx_info -v", "info"),
     Template("nixl.transfer_stage", "~Time to {stage:s} xfer: {ms:f} ms", "NIXL users", "info"),
     Template("nixl.no_rdma", "~UCX {rest:s}no RDMA{more:s}", "NIXL", "warning"),
@@ -353,7 +370,66 @@ UCX_AND_FABRIC_LIBRARIES: tuple[Template, ...] = (
     Template("nvshmem.no_device", "~unable to find any {what:s}IBGDA{rest:s}", "NVSHMEM ibgda.cpp", "error"),
     Template("nvshmem.warning", "NVSHMEM WARN {message:s}", "NVSHMEM src/host/util/debug.cpp", "warning"),
 )
+TRANSFER_LIBRARIES: tuple[Template, ...] = (
+    Template("rdma.gid_type_unreadable", "~read failed in ncclIbRoceGetVersionNum: {error:s}", _GID_TYPE, "error"),
+    Template("rdma.gid_type_unreadable", "~open failed in ncclIbRoceGetVersionNum: {error:s}", _GID_TYPE, "error"),
+    Template("rdma.gid_type_unreadable", "Check failed: ncclIbRoceGetVersionNum({rest:s}", _UCCL_RDMA, "error"),
+    Template("mooncake.no_gid", "No suitable GID found on {device:w}", _MOONCAKE, "warning"),
+    Template(
+        "mooncake.gid_without_interface",
+        "User-specified GID index {index:d} on {device:w} has no associated network device{rest:s}",
+        _MOONCAKE,
+        "warning",
+    ),
+    Template("mooncake.gid", "RDMA device: {device:w} LID: {lid:d}, GID: (GID_Index {index:d}) {gid:w}", _MOONCAKE, "info"),
+    Template("mooncake.gid", "RDMA device: {device:w} LID: {lid:d}, GID: ({index:d}) {gid:w}", _MOONCAKE, "info"),
+    Template("mooncake.device_failed", "Failed to open device {device:w} on port{port:s}with GID {index:w}", _MOONCAKE, "error"),
+    Template("mooncake.no_nic", "RdmaTransport: No available RNIC", "Mooncake rdma_transport.cpp", "error"),
+    Template("mooncake.peer_memory_required", "DMA BUF supported required for GPU RDMA{rest:s}", _MOONCAKE, "error"),
+    Template(
+        "gloo.ib_completion",
+        "wc->status == IBV_WC_SUCCESS. {status:d} vs {expected:d}. {what:s}",
+        "gloo/transport/ibverbs/pair.cc",
+        "error",
+    ),
+    Template(
+        "gloo.peer_unreachable",
+        "SO_ERROR: {error:s}, remote=[{address:w}",
+        "gloo/transport/tcp/pair.cc, error.cc",
+        "error",
+    ),
+    Template(
+        "gloo.mesh_failed",
+        "Gloo connectFullMesh failed with {what:s}",
+        "torch/csrc/distributed/c10d/ProcessGroupGloo.cpp",
+        "error",
+    ),
+    Template(
+        "gloo.loopback",
+        "Unable to resolve hostname to a (local) address. Using the loopback address as fallback{rest:s}",
+        "torch/csrc/distributed/c10d/ProcessGroupGloo.cpp",
+        "warning",
+    ),
+)  # fmt: skip
+"""Libraries with RDMA or TCP code of their own: UCCL, Mooncake, gloo."""
+
 LAUNCHERS: tuple[Template, ...] = (
+    Template(
+        "mpi.unexpected_address", "Source IP of socket: {address:w}", "Open MPI btl/tcp/help-mpi-btl-tcp.txt", "error"
+    ),
+    Template(
+        "mpi.inbound_dropped",
+        "Open MPI detected an inbound MPI TCP connection request from a peer",
+        "Open MPI btl/tcp/help-mpi-btl-tcp.txt",
+        "error",
+    ),
+    Template(
+        "mpi.daemon_unreachable",
+        "A process or daemon was unable to complete a TCP connection",
+        "Open MPI, PRRTE oob/tcp/oob_tcp_connection.c",
+        "error",
+    ),
+    Template("mpi.remote_host", "^ Remote host: {address:w}$", "Open MPI, PRRTE oob/tcp/oob_tcp_connection.c", "info"),
     Template("mpi.tcp_refused", "connect() to {address:w} failed: {error:s}", "Open MPI btl_tcp_endpoint.c", "error"),
     Template(
         "mpi.tcp_unexpected_peer",
@@ -458,7 +534,7 @@ VERSIONS_AND_CRASHES: tuple[Template, ...] = (
 )
 """Versions of libraries, and crashes: what known defects are recognised by. Stacks only by the functions that those name."""
 
-TEMPLATES = PYTORCH + CUDA + UCX_AND_FABRIC_LIBRARIES + LAUNCHERS + SHELL + VERSIONS_AND_CRASHES
+TEMPLATES = PYTORCH + CUDA + TRANSFER_LIBRARIES + UCX_AND_FABRIC_LIBRARIES + LAUNCHERS + SHELL + VERSIONS_AND_CRASHES
 
 
 class MessageReader(Lines):

@@ -244,6 +244,7 @@ TEMPLATES: tuple[Template, ...] = (
         Template("nccl.ib_completion", f"Got completion {pattern}", "src/transport/net_ib.cc")
         for pattern in (
             "from peer {peer:w} with error {status:d}, opcode {opcode:d}, len {len:d}, vendor err {vendor:d}",
+            "from peer with error {status:d}, opcode {opcode:d}, len {len:d}, vendor err {vendor:d}",  # a blanked address
             "with error {status:d}, opcode {opcode:d}, len {len:d}, vendor err {vendor:d}",
             "from peer {peer:w} with status={status:d} opcode={opcode:d} len={len:d} vendor err {vendor:d}",
             "from peer {peer:w} with status={name:w}({status:d}) {rest:s}vendor_err={vendor:d}",

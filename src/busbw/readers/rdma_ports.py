@@ -72,11 +72,11 @@ _RDMA_LINK = re.compile(
 )
 _RDMA_PAIR = re.compile(r"(?:^|\s)(?P<key>state|physical_state|lid|netdev) (?P<value>\S+)")
 _GID_ROW = re.compile(
-    r"\s*(?P<device>\S{1,64})\s+(?P<port>\d{1,4})\s+(?P<index>\d{1,5})\s+(?P<gid>(?:[0-9a-fA-F]{4}:){7}[0-9a-fA-F]{4})\s+(?:(?P<ipv4>[\d.]+)\s+)?"
-    r"(?P<version>v[12])\b(?:\s+(?P<netdev>\S+))?.*",
+    r"\s*(?P<device>\S{1,64})\s+(?P<port>\d{1,4})\s+(?P<index>\d{1,5})\s+(?P<gid>(?:[0-9a-fA-F]{4}:){7}[0-9a-fA-F]{4})(?:\s+|$)(?:(?P<ipv4>[\d.]+)(?:\s+|$))?"
+    r"(?:(?P<version>v[12])\b(?:\s+(?P<netdev>\S+))?.*)?",
     re.ASCII,
 )
-"""show_gids: DEV PORT INDEX GID [IPv4] VER DEV."""
+"""show_gids: DEV PORT INDEX GID [IPv4] [VER DEV]; where the kernel tells no type of a GID, the last two are missing."""
 _SYSFS = re.compile(rf"\S*{SYSFS_PORT.pattern}\s*[:=]\s*(?P<value>.*?)\s*", re.ASCII)
 
 _SIGNATURE = re.compile(
@@ -299,7 +299,7 @@ class _Reading:
 
     def gid(self, tool: ToolLine, found: re.Match[str]) -> None:
         fields = {
-            "index": found["index"], "gid": found["gid"], "type": f"RoCE {found['version']}", "device": found["device"], "port": found["port"],
+            "index": found["index"], "gid": found["gid"], "type": f"RoCE {found['version']}" if found["version"] else None, "device": found["device"], "port": found["port"],
             "ipv4": found["ipv4"], "netdev": found["netdev"],
         }  # fmt: skip
         self.events.append({

@@ -16,6 +16,9 @@ _REMEDY = "Load nvidia_peermem (modprobe nvidia_peermem, make it persistent) or 
 _TELL = ["lsmod | grep peermem on every node", "NCCL_DEBUG_SUBSYS=NET,GRAPH: 'GPU Direct RDMA Enabled/Disabled' lines"]
 
 
+_ENOMEM = 12
+
+
 def _rdma(facts: Facts) -> list[LinkGroup]:
     return [link for link in facts.links if link.network is not None and link.network != "Socket"]
 
@@ -112,19 +115,40 @@ def nobody_uses_gpudirect(facts: Facts) -> Iterator[Finding]:
 def registration_refused(facts: Facts) -> Iterator[Finding]:
     """The NIC cannot register GPU memory.
 
-    Fires when ibv_reg_mr fails with "Bad address" or "Invalid argument": the kernel knows no peer-memory client for that address.
-    "Cannot allocate memory" is another matter (locked memory). Memory of the cuMem API has peermem as a path only with some drivers, DMA-BUF needs the
-    open kernel modules: both can fail with the module loaded. Silent on other calls.
+    Fires when ibv_reg_mr fails with "Bad address" or "Invalid argument": the kernel knows no peer-memory client for that address; when perftest
+    cannot register the GPU buffer that it made (--use_cuda; error 93 and 95: the kernel, driver or rdma-core has no DMA-BUF); and when Mooncake
+    asks for DMA-BUF because no peer-memory module is there. "Cannot allocate memory" is another matter (locked memory). Memory of the cuMem API
+    has peermem as a path only with some drivers, DMA-BUF needs the open kernel modules: both can fail with the module loaded. Silent on other
+    calls and on host buffers.
     """
     events = [
         e for e in facts.all("nccl.ib_call_failed", "ucx.reg_failed")
         if "reg_" in e.text and any(w in e.text.lower() for w in ("bad address", "invalid argument", "operation not supported"))
     ]  # fmt: skip
     events += [e for e in facts.all("verbs.reg_failed") if e.number("errno") in _REFUSED]
+    events += facts.all("mooncake.peer_memory_required", "perftest.no_dmabuf")
     if events:
         yield Finding(
             "gdr-peermem-missing", 0.7, "fatal", "the NIC cannot register GPU memory", lines_of(events), _REMEDY, _TELL
         )
+    with_gpu = {e.at.path for e in facts.all("perftest.gpu_buffer")}
+    refused = [e for e in facts.all("perftest.registration_failed") if e.at.path in with_gpu]
+    if refused and not facts.all("perftest.no_dmabuf"):
+        no_memory = any(e.number("code") == _ENOMEM for e in refused)
+        yield Finding(
+            "gdr-peermem-missing", 0.35 if no_memory else 0.7, "fatal", "perftest's buffer of GPU memory cannot be registered with the NIC", lines_of([*refused, *facts.all("perftest.gpu_buffer")]),
+            _REMEDY + " For perftest without DMA-BUF leave --use_cuda_dmabuf out; MLX5_SCATTER_TO_CQE=0 helps old versions.", ["the same test without --use_cuda", *_TELL[:1]],
+        )  # fmt: skip
+        if no_memory or all(e.number("code") is None for e in refused):
+            yield Finding(
+                "memlock-limit",
+                0.5 if no_memory else 0.15,
+                "fatal",
+                "the limit of locked memory does not let the buffer in",
+                lines_of(refused),
+                "Set memlock to unlimited.",
+                ["ulimit -l inside the job"],
+            )
 
 
 _REFUSED = (14, 22, 95)

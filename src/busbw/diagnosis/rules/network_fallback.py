@@ -125,7 +125,7 @@ def socket_fallback(facts: Facts) -> Iterator[Finding]:
         return
     yield Finding(
         "socket-fallback", confidence, "major" if refused or plugin or expected else "minor", f"TCP sockets between hosts: {reason}",
-        lines_of([*refused, *facts.all("nccl.ib_call_failed"), *disabled, *plugin, *no_device, *no_library, *sockets, *linked]), remedy,
+        lines_of([*refused, *facts.all("nccl.ib_call_failed"), *disabled, *(() if refused or disabled else plugin), *no_device, *no_library, *sockets, *linked]), remedy,
         ["ibv_devinfo inside the container", "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET and read the NET/IB lines"],
     )  # fmt: skip
 
@@ -170,11 +170,21 @@ def ucx_over_tcp(facts: Facts) -> Iterator[Finding]:
     )  # fmt: skip
 
 
+_NO_WAY_TO_A_PEER = re.compile(r"self|sockcm|rdmacm|tcpcm|cm|(?:cuda|rocm|ze|gdr)(?:_\w+)?|knem|cma|xpmem|dmabuf")
+"""Names in UCX_TLS that carry no message to another process: connection managers, copies within a process or a host (src/uct)."""
+
+
+def _leads_to_a_peer(value: str) -> bool:
+    """Whether this UCX_TLS allows any transport with active messages; a list of what is left out does."""
+    names = [name.strip().lower() for name in value.split(",") if name.strip()]
+    return not names or value.startswith("^") or any(_NO_WAY_TO_A_PEER.fullmatch(name) is None for name in names)
+
+
 def ucx_has_no_transport(facts: Facts) -> Iterator[Finding]:
     """UCX names a transport that it does not have, or finds none at all.
 
-    Fires on "transport ... is not available" and "no ... transport to ...". The build may lack it, or the device.
-    Silent when everything named was found.
+    Fires on "transport ... is not available" and "no ... transport to ...". The build may lack it, or the device; where UCX_TLS lists no
+    transport that leads to another process at all, that list is the cause. Silent when everything named was found.
     """
     missing = facts.all("ucx.transport_missing", "ucx.no_transport")
     if missing:
@@ -183,12 +193,20 @@ def ucx_has_no_transport(facts: Facts) -> Iterator[Finding]:
         built = bool(copies) or any(
             word in e.text for e in missing for word in ("cuda", "rocm", "rc", "dc", "ud", "ib")
         )
+        unreached = [e for e in facts.all("ucx.no_transport") if "copy across" not in e.text]
+        narrow = [s for s in active(facts, "UCX_TLS") if unreached and not _leads_to_a_peer(s.value)]
+        if narrow:
+            yield Finding(
+                "ucx-setting", 0.7, "fatal", f"UCX_TLS={narrow[0].value} allows no transport to another process", lines_of([*unreached, *facts.setting("UCX_TLS")]),
+                "Add a transport that reaches the peer (tcp, rc, sm), the same on every process, or unset UCX_TLS.", ["the same run without UCX_TLS", "env | grep UCX on both sides"],
+            )  # fmt: skip
+            built = False
         yield Finding(
-            "ucx-built-without-feature", 0.65 if copies else (0.5 if built else 0.3), "fatal", "UCX lacks a transport that was asked for", lines,
+            "ucx-built-without-feature", 0.65 if copies else (0.5 if built else (0.1 if narrow else 0.3)), "fatal", "UCX lacks a transport that was asked for", lines,
             "Use a UCX built with verbs and CUDA (ucx_info -b), and load its modules (UCX_MODULE_DIR).", ["ucx_info -d", "ucx_info -v"],
         )  # fmt: skip
         yield Finding(
-            "ucx-wrong-transport", 0.4, "fatal", "no transport that UCX may use reaches the peer", lines,
+            "ucx-wrong-transport", 0.15 if narrow else 0.4, "fatal", "no transport that UCX may use reaches the peer", lines,
             "Widen UCX_TLS and UCX_NET_DEVICES, or correct the names in them.", ["UCX_LOG_LEVEL=info", "ucx_info -d"],
         )  # fmt: skip
 

@@ -13,6 +13,9 @@ _ENOUGH_KBYTES = 16 * 2**20 // 2**10
 """Locked memory below 16 MiB cannot hold the queues of one communicator (a guess from UCX's own warning threshold)."""
 
 
+_ENOMEM = 12
+
+
 def _low_limits(facts: Facts) -> list[Event]:
     low = [e for e in facts.all("system.memlock_low") if (e.number("kbytes") or 0) < _ENOUGH_KBYTES]
     low += facts.all("ucx.memlock")  # printed only after a registration failed against this limit
@@ -22,6 +25,10 @@ def _low_limits(facts: Facts) -> list[Event]:
 def _refused(facts: Facts) -> list[Event]:
     """Verbs objects that could not be made for lack of something."""
     calls = facts.all("nccl.ib_call_failed", "ucx.cq_failed", "ucx.reg_failed", "verbs.call_failed")
+    with_gpu = {e.at.path for e in facts.all("perftest.gpu_buffer")}
+    unregistered = [
+        e for e in facts.all("perftest.registration_failed") if e.at.path not in with_gpu and e.number("code") in (None, _ENOMEM)
+    ]  # fmt: skip
     words = ("cannot allocate memory", "enomem", "no space left", "too many")
     refused = [e for e in calls if any(w in e.text.lower() for w in words)]
     silent = [
@@ -33,6 +40,7 @@ def _refused(facts: Facts) -> list[Event]:
     return (
         refused
         + silent
+        + unregistered
         + facts.all("kernel.nic_limit")
         + [e for e in facts.all("kernel.registration_failed") if e.number("status") == -12]
     )
@@ -67,7 +75,7 @@ def locked_memory(facts: Facts) -> Iterator[Finding]:
             ["ulimit -l inside the job, not in a login shell"],
         )  # fmt: skip
     elif refused and not unlimited:
-        registering = any("reg_mr" in e.text for e in refused)
+        registering = any("reg_mr" in e.text or e.name.startswith("perftest") for e in refused)
         yield Finding(
             "memlock-limit", 0.6 if registering else 0.5, "fatal", "a verbs object could not be made for lack of (locked) memory", lines_of(refused),
             "Set memlock to unlimited for the user and for the launcher's daemon.", ["ulimit -l inside the job", "ibv_devinfo -v: max_cq, max_qp, max_mr"],

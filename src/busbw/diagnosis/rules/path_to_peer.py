@@ -15,22 +15,22 @@ __all__ = ["RULES"]
 RETRY_EXCEEDED, RNR_RETRY_EXCEEDED, FLUSHED = 12, 13, 5
 """Work completion status (ibv_wc_status): retries exceeded, receiver not ready, flushed after another error."""
 
-_COMPLETIONS = ("nccl.ib_completion", "perftest.completion_failed")
-"""Messages with a work completion status: NCCL's and perftest's."""
+_COMPLETIONS = ("nccl.ib_completion", "perftest.completion_failed", "gloo.ib_completion")
+"""Messages with a work completion status: NCCL's, perftest's and gloo's."""
 
 _TELL = [
     "show_gids on both hosts; ib_write_bw -x GID -d DEV between them",
     "ibv_devinfo: active_mtu on both hosts; ping -M do -s 8972 PEER (RoCE with MTU 9000)",
     "ethtool -S IFACE and hw_counters before and after: local_ack_timeout_err, out_of_sequence, link_downed",
 ]
-_LINK_LOCAL = re.compile(r"fe80[:0-9a-f]*", re.IGNORECASE)
+_LINK_LOCAL = re.compile(r"fe:?80[:0-9a-f]*", re.IGNORECASE)
 
 
 def _link_local_gids(facts: Facts) -> list[Event]:
     """Lines whose chosen GID is link-local: NCCL's own, or the entry of ibv_devinfo that NCCL_IB_GID_INDEX selects."""
     own = [
         e
-        for e in facts.all("nccl.ib_completion", "nccl.ib_call_failed", "nccl.gid")
+        for e in facts.all("nccl.ib_completion", "nccl.ib_call_failed", "nccl.gid", "mooncake.gid")
         if _LINK_LOCAL.search(e.text) and "GID" in e.text.upper()
     ]
     chosen = {s.value for s in active(facts, "NCCL_IB_GID_INDEX", "UCX_IB_GID_INDEX", "NVSHMEM_IB_GID_INDEX")}
@@ -95,6 +95,137 @@ def gid_of_the_wrong_kind(facts: Facts) -> Iterator[Finding]:
             "roce-gid-index", 0.85, "fatal" if facts.failures() else "major", f"GID index {chosen[0].value} is {bad[0].fields.get('type', '').strip()} {bad[0].fields.get('gid', '')}, not a routable RoCE v2 address",
             lines_of([*chosen, *bad, *good]), f"Use index {good[0].fields.get('index')} (RoCE v2, IPv4), or unset the variable with NCCL 2.21 and later.", _TELL[:1],
         )  # fmt: skip
+
+
+def gid_type_unreadable(facts: Facts) -> Iterator[Finding]:
+    """The library reads the types of a port's GIDs, meets an entry that cannot be read, and gives up.
+
+    Fires on the message of NCCL 2.21 to 2.25 (src/transport/net_ib.cc) and of UCCL, which took the code over (util_rdma.h). A container with an
+    interface of its own (macvlan, SR-IOV) sees only some entries of the table; the kernel answers EINVAL for the others. NCCL 2.26 goes on to the next entry.
+    Any other error than EINVAL says that sysfs is not there. Silent where the table is read.
+    """
+    events = facts.all("rdma.gid_type_unreadable")
+    if not events:
+        return
+    empty = any("invalid argument" in e.text.lower() for e in events)
+    good = [
+        e
+        for e in facts.all("rdma.gid")
+        if "v2" in e.fields.get("type", "") and "ffff:" in e.fields.get("gid", "").lower()
+    ]
+    index = f" ({good[0].fields.get('index')})" if good else ""
+    lines = lines_of([*events, *good[:4]])
+    if empty:
+        yield Finding(
+            "library-bug-version", 0.65, "fatal", "the search for a GID ends at an entry that this container cannot read", lines,
+            f"Upgrade NCCL to 2.26 or later; until then set NCCL_IB_GID_INDEX to the RoCE v2 entry of show_gids{index}.", ["show_gids inside the container: which indices are there"],
+        )  # fmt: skip
+    yield Finding(
+        "roce-gid-index", 0.3 if empty else 0.4, "fatal", "the type of a GID cannot be read, so none is chosen", lines,
+        f"Set NCCL_IB_GID_INDEX to the RoCE v2 entry of show_gids{index}; see that /sys/class/infiniband is visible.", ["ls /sys/class/infiniband/DEV/ports/1/gid_attrs/types inside the container"],
+    )  # fmt: skip
+
+
+def no_gid_accepted(facts: Facts) -> Iterator[Finding]:
+    """Mooncake accepts none of a port's GIDs, or refuses the one that was set, and goes without the NIC.
+
+    Fires when it finds no suitable GID: the automatic choice takes IPv4-mapped addresses of an interface that is up, so a port with IPv6 only has none. Fires
+    when it calls a GID one without network device and the NIC then fails to open: versions of early 2026 refuse such a GID, which on InfiniBand is the usual one.
+    Silent when the NIC opens in spite of that remark. Source: mooncake-transfer-engine rdma_context.cpp.
+    """
+    none = facts.all("mooncake.no_gid")
+    if none:
+        lines = lines_of([*none, *facts.all("mooncake.device_failed", "mooncake.no_nic")])
+        yield Finding(
+            "roce-gid-index", 0.7, "fatal", "no GID of the NIC is one that Mooncake's automatic choice accepts", lines,
+            "Set MC_GID_INDEX to the entry of show_gids that reaches the peers, or give the interface an IPv4 address.", _TELL[:1],
+        )  # fmt: skip
+        yield Finding(
+            "library-bug-version",
+            0.2,
+            "fatal",
+            "the automatic choice passes over GIDs that would work",
+            lines,
+            "Use a newer Mooncake, or set MC_GID_INDEX.",
+            _TELL[:1],
+        )
+    odd = facts.all("mooncake.gid_without_interface")
+    failed = facts.all("mooncake.device_failed")
+    if odd and failed:
+        lines = lines_of([*odd, *failed, *facts.all("mooncake.no_nic")])
+        yield Finding(
+            "library-bug-version", 0.5, "fatal", "Mooncake refuses the GID that was set because it belongs to no network device", lines,
+            "On InfiniBand such a GID is right: use a version that only remarks on it. On RoCE set MC_GID_INDEX to an entry of an interface.", ["ibv_devinfo | grep -e hca_id -e link_layer", "show_gids"],
+        )  # fmt: skip
+        yield Finding(
+            "roce-gid-index",
+            0.4,
+            "fatal",
+            "the GID index that was set belongs to no network device",
+            lines,
+            "Set MC_GID_INDEX to an entry of show_gids with an interface.",
+            ["show_gids"],
+        )
+
+
+def default_gid_is_link_local(facts: Facts) -> Iterator[Finding]:
+    """Transfers over gloo's ibverbs fail, and the GID that it takes by default is link-local.
+
+    Fires when a completion of gloo (gloo/transport/ibverbs/pair.cc) failed, whatever its status, and show_gids lists a link-local address at index 0,
+    gloo's default, and an IPv4 one at another index. Silent without a list of GIDs: a flushed request alone tells no cause.
+    """
+    failed = facts.all("gloo.ib_completion")
+    gids = facts.all("rdma.gid")
+    first = [e for e in gids if e.fields.get("index") == "0" and _LINK_LOCAL.match(e.fields.get("gid", ""))]
+    mapped = [e for e in gids if "ffff:" in e.fields.get("gid", "").lower() and e.fields.get("index") != "0"]
+    if failed and first and mapped:
+        yield Finding(
+            "roce-gid-index", 0.65, "fatal", "gloo uses GID index 0, which is link-local, though an IPv4 one exists", lines_of([*failed, *first, *mapped]),
+            f"Choose index {mapped[0].fields.get('index')} (gloo: attr.index, --ib-index of its benchmark).", _TELL[:1],
+        )  # fmt: skip
+
+
+def ucx_queue_pair_refused(facts: Facts) -> Iterator[Finding]:
+    """The NIC refuses what UCX wants of a queue pair.
+
+    Fires on UCX's mlx5dv_devx_qp_modify that fails (ib_mlx5_dv.c; 503 is the step to ready-to-receive). Where a variable sets service level, traffic class, GID,
+    partition key or MTU of the connection, that value is the first suspect: a subnet manager grants only some service levels. Silent on other calls.
+    """
+    events = facts.all("ucx.qp_modify_failed")
+    if not events:
+        return
+    chosen = [
+        s
+        for s in active(facts, *_UCX_CONNECTION)
+        if s.value.lower() not in ("auto", "default", "") and (s.name, s.value) != ("UCX_IB_SL", "0")
+    ]
+    tell = ["the same run without the variable", "ibv_devinfo -v; smpquery sl2vl (InfiniBand)"]
+    lines = lines_of([*events, *chosen])
+    yield Finding(
+        "ucx-setting", 0.6 if chosen else 0.2, "fatal", f"a queue pair cannot be set up with {chosen[0].name}={chosen[0].value}" if chosen else "a queue pair cannot be set up as UCX was told", lines,
+        f"Unset {chosen[0].name if chosen else 'UCX_IB_SL, UCX_IB_TRAFFIC_CLASS and UCX_IB_GID_INDEX'}, or use a value that the fabric grants.", tell,
+    )  # fmt: skip
+    yield Finding(
+        "roce-gid-index",
+        0.15 if chosen else 0.35,
+        "fatal",
+        "the NIC refuses the address of a connection",
+        lines,
+        "On RoCE set UCX_IB_GID_INDEX to the RoCE v2 entry of show_gids.",
+        _TELL[:1],
+    )
+
+
+_UCX_CONNECTION = (
+    "UCX_IB_SL",
+    "UCX_IB_TRAFFIC_CLASS",
+    "UCX_IB_GID_INDEX",
+    "UCX_IB_PKEY",
+    "UCX_RC_PATH_MTU",
+    "UCX_IB_PATH_MTU",
+    "UCX_IB_ROCE_REACHABILITY_MODE",
+)
+"""UCX variables that end up in the address or the state of a queue pair (src/uct/ib/base/ib_iface.c, rc_iface.c)."""
 
 
 def flapping_link(facts: Facts) -> Iterator[Finding]:
@@ -179,8 +310,10 @@ def unanswered_packets(facts: Facts) -> Iterator[Finding]:
     if infiniband:
         weights = {"link-flap": 0.5, "mtu-mismatch": 0.1, "link-rate-degraded": 0.1}
     if link_local and not infiniband:
-        roce = any("/RoCE" in e.fields.get("devices", "") for e in facts.all("nccl.ib_devices")) or bool(
-            facts.all("rdma.gid")
+        roce = (
+            any("/RoCE" in e.fields.get("devices", "") for e in facts.all("nccl.ib_devices"))
+            or bool(facts.all("rdma.gid"))
+            or any(e.number("lid") == 0 for e in facts.all("mooncake.gid"))  # only InfiniBand has LIDs
         )
         weights = {"roce-gid-index": 0.9} if roce else {"roce-gid-index": 0.5, "link-flap": 0.2, "mtu-mismatch": 0.1}
     elif lossy:
@@ -351,6 +484,10 @@ def congestion_control(facts: Facts) -> Iterator[Finding]:
 
 RULES = (
     gid_of_the_wrong_kind,
+    gid_type_unreadable,
+    no_gid_accepted,
+    default_gid_is_link_local,
+    ucx_queue_pair_refused,
     flapping_link,
     unanswered_packets,
     memory_refused,
