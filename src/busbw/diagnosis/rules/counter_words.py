@@ -8,7 +8,19 @@ from collections.abc import Sequence
 
 from busbw.diagnosis.facts import Counter, Event, Facts, Growth
 
-__all__ = ["BIT_ERRORS", "LINK_DOWN", "LOSSES", "WAITING", "counted", "grown", "named_in", "stands_out", "who", "word"]
+__all__ = [
+    "BIT_ERRORS",
+    "LINK_DOWN",
+    "LOSSES",
+    "WAITING",
+    "counted",
+    "grown",
+    "named_in",
+    "on_infiniband",
+    "stands_out",
+    "who",
+    "word",
+]
 
 _PREFIX = re.compile(r"^(?:dcgm_fi_dev_|dcgm_fi_prof_|node_infiniband_|node_network_)", re.IGNORECASE)
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
@@ -52,6 +64,18 @@ def named_in(counter: Counter, events: Sequence[Event]) -> list[Event]:
     here = [e for e in events if counter.host is None or e.host is None or e.host == counter.host]
     named = [e for e in here if counter.device and re.search(rf"(?<![\w]){re.escape(counter.device)}(?![\w])", e.text)]
     return named or [e for e in here if counter.host is not None and e.host == counter.host]
+
+
+def on_infiniband(facts: Facts, counter: Counter) -> bool:
+    """Whether the port that a counter belongs to is known to speak InfiniBand, by its host and name, or by its name on every host if it has none."""
+    layers = {
+        (port.link_layer or "").lower()
+        for port in facts.ports
+        if port.device == counter.device
+        and port.link_layer
+        and (port.host is None or counter.host is None or port.host == counter.host)
+    }
+    return layers == {"infiniband"}
 
 
 def stands_out(values: Sequence[float], value: float, times: float, least: float) -> bool:
