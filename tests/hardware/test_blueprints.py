@@ -67,6 +67,8 @@ def test_what_cannot_be_a_node_or_a_cluster_raises():
         Cluster("empty", node, 0)
     with pytest.raises(ValueError, match="PCIe roots hold GPUs"):
         dataclasses.replace(node, gpus=7)
+    with pytest.raises(ValueError, match="between GPUs 0 and 8 cannot be"):
+        dataclasses.replace(node, nvlink_mesh=((0, 8, 1),))
     with pytest.raises(ValueError, match="not numbered"):
         dataclasses.replace(node, pcie=tuple(dataclasses.replace(root, nics=(0,)) for root in node.pcie))
     with pytest.raises(KeyError, match="GPUs 0 to 7"):

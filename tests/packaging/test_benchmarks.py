@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from benchmarks import explain
+from benchmarks import explain, predict
 from benchmarks.__main__ import main
 from benchmarks.explain.triage import Case, score
 from benchmarks.explain.unusable import outcomes
@@ -68,8 +68,18 @@ def test_a_row_is_one_line_of_json(capsys: pytest.CaptureFixture[str]):
 def test_every_figure_has_one_row_and_one_line_in_the_docs():
     known = [benchmark.id for benchmark in explain.BENCHMARKS]
     assert known == [*(f"E{n}" for n in range(1, 10)), *(f"R{n}" for n in range(1, 9))]
-    documented = re.findall(r"^\| ([ER]\d) \|", (REPOSITORY / "docs" / "benchmarks.md").read_text(), re.MULTILINE)
+    foreseen = [benchmark.id for benchmark in predict.BENCHMARKS]
+    assert foreseen == [f"P{n}" for n in range(1, 11)]
+    documented = re.findall(r"^\| ([EPR]\d+) \|", (REPOSITORY / "docs" / "benchmarks.md").read_text(), re.MULTILINE)
+    known += foreseen
     assert documented == known
+
+
+def test_figures_of_predicting_that_do_not_exist_yet_say_so(capsys: pytest.CaptureFixture[str]):
+    assert main(["predict", "--json", "--only", "P2", "P10"]) == 1
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(row["id"], row["value"]) for row in rows] == [("P2", None), ("P10", None)]
+    assert all("does not exist yet" in row["reason"] for row in rows)
 
 
 def test_wrong_arguments_end_with_status_2():

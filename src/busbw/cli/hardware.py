@@ -1,16 +1,17 @@
-"""`busbw hardware`: the catalogue, and where each of its figures comes from."""
+"""`busbw hardware`: the catalogue, where each of its figures comes from, and nodes and clusters drawn."""
 
 from __future__ import annotations
 
 import difflib
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from busbw.cli.console import Page, print_json
+from busbw.cli.console import Page, given_path, note, print_json
 
 if TYPE_CHECKING:
-    from busbw.hardware import Accelerator, Nic, Node, NvSwitch, Switch
+    from busbw.hardware import Accelerator, Cluster, Nic, Node, NvSwitch, Switch
     from busbw.hardware.catalogue import AnyFigure
 
 __all__ = ["hardware"]
@@ -21,24 +22,152 @@ SCHEMA = 1
 
 def hardware(
     name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="A product or node, as a tool or its maker writes it.")
+        str | None,
+        typer.Argument(metavar="NAME", help="A product, node or cluster: a name, or a file that describes one."),
+    ] = None,
+    *,
+    nodes: Annotated[int | None, typer.Option(min=1, help="Show a cluster of that many nodes.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="FIGURE=VALUE", help="Set a figure anew; may be repeated.")
+    ] = None,
+    draw: Annotated[
+        Path | None, typer.Option(parser=given_path, metavar="FILE.svg", help="Draw the node or the fabric.")
+    ] = None,
+    nccl_topo: Annotated[
+        Path | None,
+        typer.Option(parser=given_path, metavar="FILE.xml", help="Write the node as NCCL topology XML."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
 ) -> None:
     """List known hardware, or show one with its sources.
 
-    Rates are one direction of one device. GB/s is 1e9 bytes per second, Gb/s 1e9 bits per second.
+    Rates are one direction of one device. GB/s is 1e9 bytes per second, Gb/s 1e9 bits per second. A file may be a
+    cluster in YAML, NCCL topology XML, hwloc XML or the output of nvidia-smi topo -m.
 
     \b
     Examples:
       busbw hardware
       busbw hardware "NVIDIA H100 80GB HBM3"
       busbw hardware dgx-h100
+      busbw hardware gb300-nvl72 --nodes 1024 --set nic.rate=1600Gb/s
+      busbw hardware dgx-a100 --draw a100.svg --nccl-topo a100.xml
     """  # noqa: D301 - the backspace keeps the lines of the examples apart
+    chosen = _settings(settings or [])
     if name is None:
+        if nodes or chosen or draw or nccl_topo:
+            raise typer.BadParameter("name a node or a cluster to show, draw or write")
         _list(as_json)
+    elif nodes or chosen or draw or nccl_topo or _is_file(name):
+        _show_cluster(name, nodes, chosen, as_json=as_json, draw=draw, nccl_topo=nccl_topo)
     else:
         _show(name, as_json)
+
+
+def _settings(given: list[str]) -> dict[str, str]:
+    settings = {}
+    for each in given:
+        figure, equals, value = each.partition("=")
+        if not equals or not figure.strip():
+            raise typer.BadParameter(f"--set {each}: write FIGURE=VALUE, such as nic.rate=800Gb/s")
+        settings[figure.strip()] = value.strip()
+    return settings
+
+
+def _is_file(name: str) -> bool:
+    from busbw.hardware import find_node  # noqa: PLC0415 - reads the catalogue
+
+    return find_node(name) is None and Path(name).is_file()
+
+
+def _show_cluster(
+    name: str, nodes: int | None, settings: dict[str, str], *, as_json: bool, draw: Path | None, nccl_topo: Path | None
+) -> None:
+    from busbw.errors import InputError  # noqa: PLC0415
+    from busbw.hardware import find_cluster  # noqa: PLC0415 - reads the catalogue
+
+    cluster, losses = find_cluster(name, nodes, settings)
+    for loss in losses:
+        note(str(loss))
+    try:
+        if as_json:
+            print_json({"schema": SCHEMA, **_cluster_json(cluster)})
+        else:
+            _cluster_page(cluster)
+        _write_files(cluster, draw, nccl_topo)
+    except ValueError as error:
+        raise InputError(f"{cluster.name}: {error}. Choose another fabric, or set other figures.") from error
+
+
+def _cluster_page(cluster: Cluster) -> None:
+    from busbw.reports import fabric_lines, node_lines  # noqa: PLC0415 - takes a second
+
+    node = cluster.node
+    page = Page()
+    page.line((cluster.name, "bold"), f"  {cluster.nodes} x {node.name}: {node.title}")
+    told = [
+        ("GPUs", f"{cluster.gpus}: {node.gpus} x {node.accelerator.name} a node"),
+        ("NICs", _nics(node) + " a node"),
+        ("network a GPU", f"{_giga(cluster.network_bytes_per_s_per_gpu)} GB/s"),
+        ("NVLink domains", f"{cluster.nvlink_domains} of {cluster.gpus_per_domain} GPUs"),
+        ("routing", cluster.routing),
+    ]
+    page.table([("part", False), ("what", False)], told)
+    page.line()
+    for line in node_lines(node):
+        page.line(line)
+    if cluster.nics:
+        page.line()
+        for line in fabric_lines(cluster):
+            page.line(line)
+
+
+def _write_files(cluster: Cluster, draw: Path | None, nccl_topo: Path | None) -> None:
+    from busbw.errors import InputError  # noqa: PLC0415
+
+    texts: list[tuple[Path, str]] = []
+    if draw is not None:
+        from busbw.reports import cluster_svg, node_svg  # noqa: PLC0415 - takes a second
+
+        texts.append((draw, cluster_svg(cluster) if cluster.nodes > 1 else node_svg(cluster.node)))
+    if nccl_topo is not None:
+        from busbw.hardware.formats import node_to_nccl_topology, write_nccl_topology  # noqa: PLC0415
+
+        texts.append((nccl_topo, write_nccl_topology(node_to_nccl_topology(cluster.node))))
+    for path, text in texts:
+        try:
+            path.write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise InputError(f"{path}: cannot be written: {error.strerror}.") from error
+        note(f"wrote {path}")
+
+
+def _cluster_json(cluster: Cluster) -> dict[str, Any]:
+    fabric = cluster.fabric if cluster.nics else None
+    rates = cluster.link_rates
+    return {
+        "kind": "cluster",
+        "name": cluster.name,
+        "nodes": cluster.nodes,
+        "gpus": cluster.gpus,
+        "nics": cluster.nics,
+        "rails": cluster.rails,
+        "nvlink_domains": cluster.nvlink_domains,
+        "gpus_per_domain": cluster.gpus_per_domain,
+        "network_bytes_per_s_per_gpu": cluster.network_bytes_per_s_per_gpu,
+        "routing": cluster.routing,
+        "fabric": None
+        if fabric is None
+        else {
+            "kind": fabric.kind,
+            "switch": cluster.switch.name if cluster.switch is not None else None,
+            "switches": fabric.switches,
+            "cables": fabric.links // 2,
+            "nic_bytes_per_s": rates.nic_bytes_per_s,
+            "switch_bytes_per_s": rates.switch_bytes_per_s,
+            "bisection_bytes_per_s": fabric.bisection_bytes_per_s() if fabric.kind != "graph" else None,
+        },
+        "node": _node_json(cluster.node),
+    }
 
 
 def _list(as_json: bool) -> None:
@@ -149,6 +278,8 @@ def _show_node(node: Node, as_json: bool) -> None:
     )
     columns = [("NUMA node", True), ("GPUs", False), ("NICs", False), ("PCIe to the CPU", False), ("GB/s", True)]
     page.table(columns, roots)
+    page.line()
+    page.prose(f"`busbw hardware {node.name} --nodes 16` shows a cluster of it, --draw FILE.svg draws it.")
     page.line()
     page.table([("source of", False), ("", False)], node.sources.items())
 

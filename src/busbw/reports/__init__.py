@@ -1,9 +1,22 @@
-"""What results look like on paper: the HTML report, its figures, and evidence lines in their context.
+"""What results look like on paper: the HTML report, its figures, evidence lines in their context, machines drawn.
 
 Imports diagnosis and everything under it; only the command line imports it.
 """
 
 from busbw.reports.excerpts import Excerpt, Line, excerpts, visible
 from busbw.reports.html import GENERATOR, render_report, write_report
+from busbw.reports.machines import cluster_svg, fabric_lines, node_lines, node_svg
 
-__all__ = ["GENERATOR", "Excerpt", "Line", "excerpts", "render_report", "visible", "write_report"]
+__all__ = [
+    "GENERATOR",
+    "Excerpt",
+    "Line",
+    "cluster_svg",
+    "excerpts",
+    "fabric_lines",
+    "node_lines",
+    "node_svg",
+    "render_report",
+    "visible",
+    "write_report",
+]

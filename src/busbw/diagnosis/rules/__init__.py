@@ -22,7 +22,6 @@ from busbw.diagnosis.rules import (
     in_network,
     interface,
     library_version,
-    link_rate,
     network_fallback,
     nic_resources,
     nvlink,
@@ -43,7 +42,7 @@ Rule = Callable[[Facts], Iterator[Finding]]
 _FAMILIES = (
     desync, first_failure, hangs, straggler, fabric_path, gpudirect, ports, counters,  # ranks that differ from each other
     gpu, nvlink, shared_memory, interface, bootstrap, nic_resources, path_to_peer, peer_to_peer, ibgda, nvshmem, network_fallback, library_version, in_network,
-    environment, pcie, link_rate, affinity, topology, benchmark,  # absolute expectations
+    environment, pcie, affinity, topology, benchmark,  # absolute expectations
 )  # fmt: skip
 
 RULES: tuple[Rule, ...] = tuple(rule for family in _FAMILIES for rule in family.RULES)
