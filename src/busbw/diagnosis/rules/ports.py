@@ -68,8 +68,9 @@ def port_down_here_only(facts: Facts) -> Iterator[Finding]:
             others += up[:1]
     if odd:
         complaints = _complaints(facts, odd)
-        odd.sort(key=lambda p: not _carries_the_job(facts, p))
-        matters = bool(complaints) or _carries_the_job(facts, odd[0])
+        of_the_job = _of_the_job(facts, odd)
+        odd.sort(key=lambda p: p not in of_the_job)
+        matters = bool(complaints or of_the_job)
         yield Finding(
             "link-rate-degraded", 0.85 if complaints else (0.7 if matters else 0.3), "major" if matters else "minor",
             f"{_ends(odd[0])} is {odd[0].state} ({odd[0].physical_state or 'physical state unknown'}) and active on the other hosts" + (f"; {len(odd)} such ports" if len(odd) > 1 else "") + _common_switch(odd),
@@ -97,22 +98,25 @@ def _below(port: Port) -> list[str]:
     return found
 
 
-def _carries_the_job(facts: Facts, port: Port) -> bool:
-    """Whether a port that is down belongs to the job's network: NCCL uses its device somewhere, else it is as fast elsewhere as most ports are."""
+def _of_the_job(facts: Facts, down: Sequence[Port]) -> set[Port]:
+    """Those of ports that are down that belong to the job's network: NCCL uses their device somewhere, else it is as fast elsewhere as most ports are."""
     used = facts.all("nccl.ib_devices")
     if used:
-        return any(_names(e, port) for e in used)
+        words = {word for event in used for word in _words(event)}
+        return {port for port in down if port.device in words}
     active = [p for p in _nics(facts) if p.active and p.rate_bytes_per_s]
-    same = [p.rate_bytes_per_s or 0.0 for p in active if (p.device, p.port) == (port.device, port.port)]
-    if not same:
-        return True
+    if not active:
+        return set(down)
     usual = Counter(p.rate_bytes_per_s or 0.0 for p in active).most_common(1)[0][0]
-    return max(same) >= 0.95 * usual
+    best: dict[tuple[str | None, int | None], float] = {}
+    for p in active:
+        best[p.device, p.port] = max(best.get((p.device, p.port), 0.0), p.rate_bytes_per_s or 0.0)
+    return {port for port in down if best.get((port.device, port.port), usual) >= 0.95 * usual}
 
 
-def _names(event: Event, port: Port) -> bool:
-    """Whether a line names the port's device."""
-    return port.device is not None and port.device in re.split(r"[^\w.-]+", event.text)
+def _words(event: Event) -> set[str]:
+    """What may be names of devices in a line."""
+    return set(re.split(r"[^\w.-]+", event.text))
 
 
 def _in_use(facts: Facts, port: Port) -> bool:
@@ -120,7 +124,7 @@ def _in_use(facts: Facts, port: Port) -> bool:
     if port.node_kind != "netdev":
         return True
     named = facts.all("nccl.socket_devices", "nccl.bootstrap_interface", "nccl.socket_interface", "rdma.netdev")
-    return any(_names(event, port) for event in named)
+    return any(port.device in _words(event) for event in named)
 
 
 def link_below_its_ends(facts: Facts) -> Iterator[Finding]:
@@ -152,8 +156,9 @@ def link_below_its_ends(facts: Facts) -> Iterator[Finding]:
         if not below or times < 3 or len(below) * 2 >= len(ports) or _one_on_every_host(below, ports):
             continue
         complaints = _complaints(facts, below)
-        below.sort(key=lambda p: not _meant_to_be_fast(facts, p, ports))
-        sure = bool(complaints) or _meant_to_be_fast(facts, below[0], ports)
+        meant = _meant_to_be_fast(facts, below, ports)
+        below.sort(key=lambda p: p not in meant)
+        sure = bool(complaints or meant)
         yield Finding(
             "link-rate-degraded", 0.75 if complaints else ((0.4 if switch else 0.6) if sure else 0.3), "major" if sure else "minor",
             f"{_ends(below[0])} runs at {format_rate(below[0].rate_bytes_per_s or 0)}, {times} others at {format_rate(usual or 0)}" + (f"; {len(below)} such ports" if len(below) > 1 else "") + _common_switch(below),
@@ -161,19 +166,37 @@ def link_below_its_ends(facts: Facts) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _meant_to_be_fast(facts: Facts, port: Port, ports: Sequence[Port]) -> bool:
-    """Whether something says that a slow port is not slow by design."""
-    faster = [p for p in ports if (p.rate_bytes_per_s or 0.0) > (port.rate_bytes_per_s or 0.0)]
-    lanes = [p.width for p in faster if p.width is not None]
-    if port.width is not None and lanes and port.width < min(lanes):
-        return True
-    if port.on_switch:
-        return False
-    elsewhere = [p for p in ports if (_model(p), p.port) == (_model(port), port.port) and p.place != port.place]
-    if len(elsewhere) > 1 and all((p.rate_bytes_per_s or 0.0) > (port.rate_bytes_per_s or 0.0) for p in elsewhere):
-        return True
-    used = [e for e in facts.all("nccl.ib_devices") if e.host is None or port.host is None or e.host == port.host]
-    return any(_names(e, port) and any(_names(e, p) for p in faster) for e in used)
+def _meant_to_be_fast(facts: Facts, slow: Sequence[Port], ports: Sequence[Port]) -> set[Port]:
+    """Those of slow ports of which something says that they are not slow by design."""
+    lanes = Counter(p.width for p in ports if p.width is not None)
+    usual_lanes = lanes.most_common(1)[0][0] if lanes else 0
+    rates: dict[tuple[str | None, int | None], dict[str, float]] = defaultdict(dict)
+    on_host: dict[str, set[str | None]] = defaultdict(set)
+    for p in ports:
+        rates[_model(p), p.port][p.place] = p.rate_bytes_per_s or 0.0
+    least = max((p.rate_bytes_per_s or 0.0 for p in slow), default=0.0)
+    for p in ports:
+        if (p.rate_bytes_per_s or 0.0) > least:
+            on_host[p.place].add(p.device)
+    used = [(e.host, _words(e)) for e in facts.all("nccl.ib_devices")]
+
+    def meant(port: Port) -> bool:
+        if port.width is not None and port.width < (usual_lanes or 0):
+            return True
+        if port.on_switch:
+            return False
+        same = rates[_model(port), port.port]
+        faster = sum(1 for rate in same.values() if rate > (port.rate_bytes_per_s or 0.0))
+        if faster > 1 and faster == len(same) - 1:
+            return True
+        fast = on_host[port.place]
+        return any(
+            port.device in words and words & fast
+            for host, words in used
+            if None in (host, port.host) or host == port.host
+        )
+
+    return {port for port in slow if meant(port)}
 
 
 def _model(port: Port) -> str | None:
