@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import bisect
 import re
-import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from busbw.diagnosis.facts import Counter, Event, Facts, Growth
 
@@ -13,11 +13,11 @@ __all__ = [
     "LINK_DOWN",
     "LOSSES",
     "WAITING",
+    "Siblings",
     "counted",
     "grown",
     "named_in",
     "on_infiniband",
-    "stands_out",
     "who",
     "word",
 ]
@@ -78,13 +78,20 @@ def on_infiniband(facts: Facts, counter: Counter) -> bool:
     return layers == {"infiniband"}
 
 
-def stands_out(values: Sequence[float], value: float, times: float, least: float) -> bool:
-    """Whether one of at least three values is `times` the median of the others, and at least `least`."""
-    if len(values) < 3 or value < least:
-        return False
-    others = list(values)
-    others.remove(value)
-    return value >= times * max(statistics.median(others), least / times)
+class Siblings:
+    """Values of one counter, put in order once for all questions."""
+
+    def __init__(self, values: Iterable[float]) -> None:
+        self._ordered = sorted(values)
+
+    def stands_out(self, value: float, times: float, least: float) -> bool:
+        """Whether one of at least three values is `times` the median of the others, and at least `least`."""
+        n = len(self._ordered) - 1
+        if n < 2 or value < least:
+            return False
+        gone = bisect.bisect_left(self._ordered, value)
+        low, high = (self._ordered[i + (i >= gone)] for i in ((n - 1) // 2, n // 2))
+        return value >= times * max((low + high) / 2, least / times)
 
 
 def grown(facts: Facts, pattern: re.Pattern[str]) -> list[Growth]:

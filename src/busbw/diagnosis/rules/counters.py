@@ -14,11 +14,11 @@ from busbw.diagnosis.rules.counter_words import (
     LINK_DOWN,
     LOSSES,
     WAITING,
+    Siblings,
     counted,
     grown,
     named_in,
     on_infiniband,
-    stands_out,
     who,
     word,
 )
@@ -111,9 +111,10 @@ def link_lost_or_noisy(facts: Facts) -> Iterator[Finding]:
         for counter in counted(facts, pattern):
             by_name[word(counter.name)].append(counter)
         for same in by_name.values():
+            siblings = Siblings(c.value for c in same)
             odd = [
                 c for c in same
-                if (c.place, c.device, c.port, c.name) not in compared and stands_out([o.value for o in same], c.value, _TIMES, _FEW)
+                if (c.place, c.device, c.port, c.name) not in compared and siblings.stands_out(c.value, _TIMES, _FEW)
             ]  # fmt: skip
             if not odd or len(odd) * 2 > len(same):
                 continue
@@ -153,7 +154,8 @@ def one_port_waits(facts: Facts) -> Iterator[Finding]:
         if WAITING.fullmatch(word(growth.last.name)):
             by_name[word(growth.last.name)].append(growth)
     for same in by_name.values():
-        odd = [g for g in same if len(same) > 3 and stands_out([o.by for o in same], g.by, 5.0, 1000.0)]
+        siblings = Siblings(g.by for g in same)
+        odd = [g for g in same if len(same) > 3 and siblings.stands_out(g.by, 5.0, 1000.0)]
         if odd and len(odd) * 2 < len(same):
             rest = [g for g in same if g not in odd]
             usual = statistics.median(g.by for g in rest)
@@ -189,7 +191,8 @@ def nvlink_errors(facts: Facts) -> Iterator[Finding]:
     for counter in counted(facts, _NVLINK):
         per_gpu[counter.place, counter.label("gpu") or counter.device].append(counter)
     totals = {gpu: sum(c.value for c in found) for gpu, found in per_gpu.items()}
-    odd = [gpu for gpu, total in totals.items() if stands_out(list(totals.values()), total, _TIMES, 100.0)]
+    siblings = Siblings(totals.values())
+    odd = [gpu for gpu, total in totals.items() if siblings.stands_out(total, _TIMES, 100.0)]
     if odd and len(odd) * 2 < len(totals):
         worst = sorted(per_gpu[odd[0]], key=lambda c: -c.value)
         yield Finding(
@@ -208,7 +211,8 @@ def pcie_replays(facts: Facts) -> Iterator[Finding]:
     growths = {(g.last.place, g.last.device, g.last.labels): g.by for g in grown(facts, pattern)}
     readings = counted(facts, pattern)
     values = [growths.get((c.place, c.device, c.labels), 0.0 if growths else c.value) for c in readings]
-    odd = [(v, c) for v, c in zip(values, readings, strict=True) if stands_out(values, v, _TIMES, 100.0)]
+    siblings = Siblings(values)
+    odd = [(v, c) for v, c in zip(values, readings, strict=True) if siblings.stands_out(v, _TIMES, 100.0)]
     if odd and len(odd) * 2 < len(values):
         value, worst = max(odd, key=lambda pair: pair[0])
         yield Finding(
