@@ -108,6 +108,9 @@ def mutations(data: bytes, others: Sequence[bytes], rng: random.Random) -> Itera
     yield b"".join(b"\x1b[1;31m" + line.rstrip(b"\n") + b"\x1b[0m\x1b[K\n" for line in lines)
     yield b"".join(b"[1,0]<stdout>:" + line for line in lines)
     yield data.replace(b"\n", b" " * _LONG_LINE + b"\n", 3)
+    for mark in (b": ", b"=", b" "):  # a run of blanks inside a line is where expressions go back and forth
+        yield data.replace(mark, mark + b"a" + b" " * _LONG_LINE + b"b", 3)
+        yield data.replace(mark, b" " * _LONG_LINE + mark, 3)
     yield re.sub(rb"[0-9]+", b"9" * 30, data)
     yield re.sub(rb"[0-9]+", b"-1", data)
     other = rng.choice(others).splitlines(keepends=True)

@@ -160,6 +160,8 @@ void hostile_messages_are_cheap() {
   CHECK_EQUAL(matched("a {a:s} b", repeated("a ")), "no");
   CHECK_EQUAL(matched("a {a:s} b", repeated(" ")), "no");
   CHECK_EQUAL(matched("a {a:s} b$", repeated("a b ") + "c"), "no");
+  CHECK_EQUAL(matched("{a:s} {b:w}: b", "a" + repeated(" ")), "no");
+  CHECK_EQUAL(matched("{a:s} {b:w}: b", "a" + repeated(" ") + "b: b"), "a|b");
   CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(5));
   // Long is not hostile: one reading finds what stands at the end.
   CHECK_EQUAL(matched("end {a:d}", repeated("x ") + "end 3"), "3");

@@ -52,6 +52,14 @@ CASES = (
         "hw_before.txt": [counter("out_of_sequence", 9200)],
         "hw_after.txt": [counter("out_of_sequence", 9200, port=None)],
     }),
+    near_miss_on("packets_lost_in_the_run", "InfiniBand, where adaptive routing changes the order", {
+        "hw_before.txt": [counter("out_of_sequence", 1200)], "hw_after.txt": [counter("out_of_sequence", 91200)],
+        "ibstat.txt": [row("ports", host="cn31", device="mlx5_2", port=1, state="active", link_layer="InfiniBand")],
+    }),
+    near_miss_on("clocks_held_down", "another model has a lower clock", {
+        "dcgm.prom": [row("counters", host="cn31", device=f"nvidia{i}", name=name, value=value, labels={"gpu": str(i), "modelName": "NVIDIA A100" if i < 4 else "NVIDIA H100"})
+                      for i in range(12) for name, value in (("DCGM_FI_DEV_SM_CLOCK", 1410.0 if i < 4 else 1980.0), ("DCGM_FI_DEV_GPU_UTIL", 100.0))],
+    }),
     near_miss_on("packets_lost_in_the_run", "one reading", {"hw.txt": [counter("out_of_sequence", 9200)]}),
     near_miss_on("packets_lost_in_the_run", "the link itself went down", {
         "hw_before.txt": [counter("out_of_sequence", 1200), counter("link_downed", 3)],

@@ -33,6 +33,35 @@ CASES = (
                  Link 0: 26.562 GB/s
                  Link 1: <inactive>
     """),
+    near_miss("links_down", "hosts of two models, one of which has fewer links", """
+        GPU 0: NVIDIA H100 NVL (UUID: GPU-11111111-2222-3333-4444-000000000000)
+                 Link 0: 26.562 GB/s
+                 Link 1: <inactive>
+        GPU 1: NVIDIA H100 NVL (UUID: GPU-11111111-2222-3333-4444-000000000001)
+                 Link 0: 26.562 GB/s
+                 Link 1: <inactive>
+        GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-11111111-2222-3333-4444-000000000002)
+                 Link 0: 26.562 GB/s
+                 Link 1: 26.562 GB/s
+    """),
+    near_miss("links_down", "a card without a bridge beside two with one", """
+        GPU 0: NVIDIA RTX A6000 (UUID: GPU-11111111-2222-3333-4444-000000000000)
+                 Link 0: 14.062 GB/s
+        GPU 1: NVIDIA RTX A6000 (UUID: GPU-11111111-2222-3333-4444-000000000001)
+                 Link 0: 14.062 GB/s
+        GPU 2: NVIDIA RTX A6000 (UUID: GPU-11111111-2222-3333-4444-000000000002)
+                 Link 0: <inactive>
+    """),
+    near_miss("links_down", "one card without a bridge", """
+        GPU 0: NVIDIA A100 80GB PCIe (UUID: GPU-11111111-2222-3333-4444-000000000000)
+                 Link 0: <inactive>
+                 Link 1: <inactive>
+    """),
+    fires("links_down", "nvlink-down", """
+        > GPU 0: NVIDIA A100-SXM4-80GB (UUID: GPU-11111111-2222-3333-4444-000000000000)
+        >          Link 0: <inactive>
+        >          Link 1: <inactive>
+    """, why="modules need no bridge"),
     near_miss("links_down", "an error marked Nonfatal", """
         [ 4410.221] NVRM: Xid (PCI:0008:01:00): 145, RLW_RXPIPE Nonfatal XC0 i0 Link 09 (0x0409a0c2 0x00000008 0x00000001 0x00000000 0x00100000 0x00000004)
     """),

@@ -92,6 +92,18 @@ CASES = (
         > /sys/class/infiniband/mlx5_3/ports/1/hw_counters/out_of_sequence:3
         /sys/class/infiniband/mlx5_3/ports/1/hw_counters/np_ecn_marked_roce_packets:81234
     """, severity="minor", why="a few since the boot"),
+    fires("lossy_fabric", "roce-lossy-fabric", """
+        > /sys/class/infiniband/mlx5_3/ports/1/hw_counters/local_ack_timeout_err:2118
+        /sys/class/infiniband/mlx5_3/ports/1/hw_counters/np_ecn_marked_roce_packets:81234
+    """, severity="minor", why="many, but since the boot, and loss control works"),
+    near_miss("lossy_fabric", "InfiniBand, where adaptive routing changes the order", """
+        CA 'mlx5_3'
+            Port 1:
+                State: Active
+                Link layer: InfiniBand
+        /sys/class/infiniband/mlx5_3/ports/1/hw_counters/out_of_sequence:21180
+        /sys/class/infiniband/mlx5_3/ports/1/hw_counters/np_ecn_marked_roce_packets:0
+    """),
     near_miss("lossy_fabric", "nothing was lost", """
         /sys/class/infiniband/mlx5_3/ports/1/hw_counters/local_ack_timeout_err:0
         /sys/class/infiniband/mlx5_3/ports/1/hw_counters/out_of_sequence:0

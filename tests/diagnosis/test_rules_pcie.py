@@ -36,8 +36,8 @@ def tree(**parents: str) -> list[Row]:
     return [row("devices", kind="pci_tree", bus_id=bus(k.removeprefix("b")), attributes={"parent": bus(v)}) for k, v in parents.items()]  # fmt: skip
 
 
-def gpu(bus_id: str, width: str, gen: str, mark: bool = False) -> Row:
-    attributes = {"pcie.link.width.current": width, "pcie.link.gen.current": gen}
+def gpu(bus_id: str, width: str, gen: str, mark: bool = False, **more: str) -> Row:
+    attributes = {"pcie.link.width.current": width, "pcie.link.gen.current": gen, **more}
     return (shown if mark else row)(
         "devices", kind="gpu", bus_id=bus_id, name="NVIDIA H100 80GB HBM3", attributes=attributes
     )
@@ -157,6 +157,29 @@ CASES = (
     fires_on("gpu_link_below_siblings", "pcie-link-degraded", {
         "smi.csv": [gpu("0000:1b:00.0", "16", "5", mark=True), gpu("0000:1c:00.0", "16", "5", mark=True), gpu("0000:1d:00.0", "8", "5", mark=True), gpu("0000:1e:00.0", "16", "5")],
     }, severity="major"),
+    near_miss_on("access_control", "a workstation with one GPU: ports redirect because the IOMMU is on, and there is no peer", {
+        "lspci.txt": [*lspci("0000:00:00.0", "Host bridge", "Intel Device", "32", 16), *lspci("0000:41:00.0", "VGA compatible controller", "NVIDIA AD102", "16", 16), acs("0000:40:00.0", "SrcValid+ ReqRedir+")],
+    }),
+    fires_on("access_control", "pcie-acs-enabled", {
+        "lspci.txt": [*lspci("0000:00:00.0", "Host bridge", "Intel Device", "32", 16), *lspci("0000:41:00.0", GPU, "NVIDIA H100", "32", 16), *lspci("0000:42:00.0", "Infiniband controller", "ConnectX-7", "32", 16),
+                      acs("0000:40:00.0", "SrcValid+ ReqRedir+", mark=True)],
+    }, why="a GPU and a NIC are peers"),
+    fires_on("narrow_link", "pcie-link-degraded", {
+        "lspci.txt": [*lspci("0000:41:00.0", GPU, "NVIDIA A100", "16", 16, most=("16", 16)), *lspci("0000:42:00.0", GPU, "NVIDIA A100", "16", 16, most=("16", 16)),
+                      *lspci("0000:43:00.0", GPU, "NVIDIA A100", "2.5", 16, most=("16", 16), mark=True)],
+    }, severity="minor", why="one GPU of several rests, or is broken: lspci does not say"),
+    near_miss("narrow_link", "a GPU is in its first generation while the machine boots", """
+        [   14.001] nvidia 0000:3b:00.0: 31.504 Gb/s available PCIe bandwidth, limited by 2.5 GT/s PCIe x16 link at 0000:3a:00.0 (capable of 252.048 Gb/s with 16.0 GT/s PCIe x16 link)
+    """),
+    near_miss_on("gpu_link_below_siblings", "one GPU of several has no load", {
+        "smi.csv": [gpu(f"0000:{i}b:00.0", "16", "1" if i == 3 else "4", pstate="P8" if i == 3 else "P0") for i in range(4)],
+    }),
+    fires_on("gpu_link_below_siblings", "pcie-link-degraded", {
+        "smi.csv": [gpu(f"0000:{i}b:00.0", "16", "1" if i == 3 else "4", mark=i != 2) for i in range(4)],
+    }, severity="minor", why="of whose load nothing is known"),
+    fires_on("gpu_link_below_siblings", "pcie-link-degraded", {
+        "smi.csv": [gpu(f"0000:{i}b:00.0", "16", "1" if i == 3 else "4", mark=i != 2, **{"utilization.gpu_pct": "99 %", "pstate": "P0"}) for i in range(4)],
+    }, severity="major", why="under load"),
     near_miss_on("gpu_link_below_siblings", "all GPUs are idle in generation 1", {
         "smi.csv": [gpu(f"0000:{i}b:00.0", "16", "1") for i in range(4)],
     }),

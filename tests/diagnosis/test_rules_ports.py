@@ -79,6 +79,33 @@ CASES = (
     near_miss_on("another_link_layer", "the Ethernet NIC of every host", {
         "ibstat.txt": [nic(f"cn0{i}", d, link_layer=layer) for i in range(1, 4) for d, layer in (("mlx5_0", "InfiniBand"), ("mlx5_1", "Ethernet"))],
     }),
+    near_miss_on("port_down_here_only", "a management interface without cable", {
+        "ethtool.txt": [row("ports", host=f"cn0{i}", device="eno1", node_kind="netdev", state="down" if i == 3 else "active", rate_bytes_per_s=125e6) for i in range(1, 4)],
+    }),
+    near_miss_on("port_down_here_only", "another kind of NIC under that name on a login node", {
+        "ibstat.txt": [nic(f"cn0{i}", "mlx5_1") for i in range(1, 4)] + [nic("login1", "mlx5_1", "Down", None, link_layer="Ethernet")],
+    }),
+    fires_on("port_down_here_only", "link-rate-degraded", {
+        "ibstat.txt": [nic(f"cn0{i}", f"mlx5_{d}") for i in range(1, 4) for d in range(2)] + [nic("cn01", "mlx5_8", rate=HDR, mark=True), nic("cn02", "mlx5_8", rate=HDR), nic("cn03", "mlx5_8", mark=True, **DOWN)],
+    }, severity="minor", why="a storage port: slower than those of the job"),
+    fires_on("link_below_its_ends", "link-rate-degraded", {
+        "ibstat.txt": [nic("cn01", f"mlx5_{d}", mark=d < 2) for d in range(8)] + [nic("cn01", f"mlx5_{d}", rate=HDR, mark=True) for d in (8, 9)],
+    }, severity="minor", why="one host: its slower NICs may be for storage"),
+    fires_on("link_below_its_ends", "link-rate-degraded", {
+        "ibstat.txt": [nic("cn01", f"mlx5_{d}", mark=d < 2) for d in range(7)] + [nic("cn01", "mlx5_7", rate=HDR, mark=True)],
+    }, "cn01:7:9 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_7:1/IB [RO]; OOB eth0:10.0.0.1<0>\n", severity="major", why="NCCL uses it beside faster ones"),
+    fires_on("link_below_its_ends", "link-rate-degraded", {
+        "iblinkinfo.txt": [switch(i, NDR, mark=i < 2) for i in range(8)] + [switch(8, HDR, mark=True)],
+    }, severity="minor", why="a storage host on a switch"),
+    near_miss_on("link_below_its_ends", "every host has one slower NIC, numbered as the kernel found it", {
+        "ibstat.txt": [nic(f"cn0{i}", f"mlx5_{d}", rate=HDR if d == (3 if i == 2 else 4) else NDR) for i in range(1, 4) for d in range(5)],
+    }),
+    near_miss_on("another_link_layer", "the Ethernet NIC has another number on one host", {
+        "ibstat.txt": [nic(f"cn0{i}", f"mlx5_{d}", link_layer="Ethernet" if d == (0 if i == 2 else 2) else "InfiniBand") for i in range(1, 4) for d in range(3)],
+    }),
+    near_miss_on("another_link_layer", "a login node with a slow Ethernet NIC", {
+        "ibstat.txt": [nic(f"cn0{i}", "mlx5_0") for i in range(1, 4)] + [nic("login1", "mlx5_0", rate=3.125e9, link_layer="Ethernet")],
+    }),
     fires_on("mtu_differs", "mtu-mismatch", {
         "devinfo.txt": [nic("cn01", "mlx5_0", mark=True, mtu_bytes=4096), nic("cn02", "mlx5_0", mark=True, mtu_bytes=4096), nic("cn03", "mlx5_0", mark=True, mtu_bytes=1024)],
     }, severity="minor"),

@@ -33,19 +33,19 @@ from busbw.readers.tool_output import ToolLine, guid, place, tool_lines
 __all__ = ["READER"]
 
 _NODE = re.compile(
-    r"(?:[<>] )?(?P<kind>Switch|CA|Router): (?:0x(?P<guid>[0-9a-f]{1,16}) )?(?P<name>.{0,256}?):?\s*", re.ASCII
+    r"(?:[<>] )?(?P<kind>Switch|CA|Router): (?:0x(?P<guid>[0-9a-f]{1,16}) )?(?P<name>.{0,256}?):?\s*+", re.ASCII
 )
 """iblinkinfo's line in front of a node's ports. It ends with a colon; grep -v may have cut it."""
 _LINK = re.compile(
-    r"(?:[<>] )?\s*(?:Link info:)?\s*(?:0x(?P<guid>[0-9a-f]{1,16}) )?(?:\"(?P<name>[^\"]{0,256})\" )?"
-    r"\s*(?P<lid>\d{1,5})\s+(?P<port>\d{1,4})\[[^\]]{0,8}\] ==\((?P<link>.{0,200})\)==>\s*(?P<partner>.*)",
+    r"(?:[<>] )?\s*+(?:Link info:)?\s*+(?:0x(?P<guid>[0-9a-f]{1,16}) )?(?:\"(?P<name>[^\"]{0,256})\" )?"
+    r"\s*+(?P<lid>\d{1,5})\s+(?P<port>\d{1,4})\[[^\]]{0,8}\] ==\((?P<link>.{0,200})\)==>\s*(?P<partner>.*)",
     re.ASCII,
 )
 """iblinkinfo, and the same in ibqueryerrors."""
 _LINK_LINE = re.compile(r"\] ==\(|==\(.*/.*\)==>|\)==>\s+[\[\d]")
 """What the line of a link has, damaged or not."""
 _LINK_STATE = re.compile(
-    r"\s*(?P<speed>.*?)\s*(?P<state>[A-Z][A-Za-z]{2,15})/\s*(?P<physical>[A-Z][A-Za-z]{2,30})", re.ASCII
+    r"\s*+(?P<speed>.{0,80}?)\s*+(?P<state>[A-Z][A-Za-z]{2,15})/\s*(?P<physical>[A-Z][A-Za-z]{2,30})", re.ASCII
 )
 _PARTNER = re.compile(
     r"(?:0x(?P<guid>[0-9a-f]{1,16})\s+)?(?P<lid>\d{1,5})\s+(?P<port>\d{1,4})\[[^\]]{0,8}\] \"(?P<name>[^\"]{0,256})\" \((?P<could>.{0,200})\)\s*",
@@ -90,7 +90,7 @@ _SIGNATURE = re.compile(
 _PORT_INFO = re.compile(r"# Port info: (?:Lid (?P<lid>\d{1,5})|.{1,120}?) port (?P<port>\d{1,4})\s*", re.ASCII)
 """ibportstate, smpquery portinfo. Of a directed route, as in `Lid 1 DR path slid 2; ...`, the LID is that of its start."""
 _PORT_INFO_ROW = re.compile(
-    r"(?P<key>LinkState|PhysLinkState|LinkWidthActive|LinkSpeedActive|LinkSpeedExtActive|NeighborMTU|Lid):\.{2,}(?P<value>.*?)\s*",
+    r"(?P<key>LinkState|PhysLinkState|LinkWidthActive|LinkSpeedActive|LinkSpeedExtActive|NeighborMTU|Lid):\.{2,}(?P<value>(?:.*\S)?)\s*",
     re.ASCII,
 )
 _HOST_AND_DEVICE = re.compile(r"(?P<host>\S+) (?:HCA-\d+|[a-z]\w*\d\w*)")

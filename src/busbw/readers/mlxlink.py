@@ -31,7 +31,7 @@ from busbw.units import GBIT
 
 __all__ = ["READER"]
 
-_LINE = re.compile(r"\s*(?P<key>[A-Z][A-Za-z][\w .()/\[\]-]{0,60}?)\s*: (?P<value>.*?)\s*", re.ASCII)
+_LINE = re.compile(r"\s*(?P<key>[A-Z][A-Za-z][\w .()/\[\]-]{0,60}?)\s*: (?P<value>(?:.*\S)?)\s*", re.ASCII)
 _COMMAND = re.compile(r"(?:mlxlink|mstlink)\s(?:.*\s)?(?:-d|--device)[ =](?P<device>\S{1,64})", re.ASCII)
 _BANNER = re.compile(r"(?:={2,}|#{2,}|\*{2,}|-{3,})\s*(?:Device:? )?(?P<device>\w[\w.:/-]{1,63}).*", re.ASCII)
 _COUNTERS = {

@@ -55,14 +55,14 @@ _GPU_ROW = re.compile(
 )
 _STATE_ROW = re.compile(
     r"\|\s*(?P<fan>\S+)\s+(?P<temperature>\S+?)C?\s+(?P<state>P\d{1,2}|N/A|\S+!)\s+(?P<power>\S+(?: \S+)*?)\s*/\s*(?P<limit>\S+(?: \S+)*?)\s*"
-    r"\|\s*(?P<used>\S+)\s*/\s*(?P<total>\S+)\s*\|\s*(?P<load>\S+)\s+(?P<mode>\S.*?)\s*\|"
+    r"\|\s*(?P<used>\S{1,40})\s*/\s*(?P<total>\S{1,40})\s*\|\s*(?P<load>\S{1,40})\s+(?P<mode>\S.{0,40}?)\s*\|"
 )
 _MIG_ROW = re.compile(r"\|\s+\|\s+\|\s+(?P<mig>Enabled|Disabled|N/A)\*?\s*\|")
 _PROCESS_ROW = re.compile(
     r"\|\s+(?P<gpu>\d{1,3})(?:\s+(?:N/A|\d+)\s+(?:N/A|\d+))?\s+(?P<pid>\d{1,10})\s+(?P<kind>[CGM](?:\+[CGM])*)\s+(?P<name>\S.*?)\s+(?P<memory>\d+MiB|N/A)\s*\|"
 )
 _QUERY_GPU = re.compile(rf"GPU ({_BUS})\s*")
-_QUERY_LEAF = re.compile(r"(?P<indent>\s+)(?P<key>\S.*?)\s*:(?: (?P<value>.*))?")
+_QUERY_LEAF = re.compile(r"(?P<indent>\s+)(?P<key>\S.{0,120}?)\s*:(?: (?P<value>.*))?")
 _QUERY_SECTION = re.compile(r"(?P<indent>\s+)(?P<key>[A-Z][\w ./()-]{1,60}?)\s*")
 _QUERY_TOP = re.compile(r"(Timestamp|Driver Version|CUDA Version|Attached GPUs)\s+: (.*)")
 _LEAVES_A_GPU = 1000

@@ -38,7 +38,7 @@ TEMPLATES: tuple[Template, ...] = (
 _VALUE = re.compile(r"-?\d{1,20}", re.ASCII)
 """64 bits have 20 digits. float64 holds those above 2**53 to 16 digits."""
 _PERFQUERY_HEAD = re.compile(r"# (?P<what>[A-Z][\w ]{0,60}?): (?P<who>.{1,120}?) port (?P<port>\d{1,4})\b.*", re.ASCII)
-_PERFQUERY = re.compile(r"(?P<name>[A-Za-z][A-Za-z0-9]{1,63}):\.+(?P<value>.*?)\s*", re.ASCII)
+_PERFQUERY = re.compile(r"(?P<name>[A-Za-z][A-Za-z0-9]{1,63}):\.+(?P<value>(?:.*\S)?)\s*", re.ASCII)
 _SELECTORS = re.compile(
     r"PortSelect|CounterSelect\d*|SamplesOnlyOptionMask|Tag|Opcode|Tick|CounterWidth\d*|SampleMechanisms"
 )
@@ -46,7 +46,7 @@ _ERRORS_OF_NODE = re.compile(r'Errors for (?:0x(?P<guid>[0-9a-f]{1,16}) )?"(?P<n
 _ERRORS_OF_PORT = re.compile(r"\s*GUID 0x(?P<guid>[0-9a-f]{1,16}) port (?P<port>\d{1,4}|ALL):(?P<items>.*)", re.ASCII)
 _ERROR = re.compile(r"\[(?P<name>[A-Za-z][A-Za-z0-9]{1,63}) == (?P<value>[^\]\s]{1,40})[^\]]{0,40}\]", re.ASCII)
 _SYSFS = re.compile(
-    rf"\S*{SYSFS_PORT.pattern}\s*[:=\s]\s*(?P<value>\S.*?)\s*|(?P<set>\S{{0,96}}?(?:hw_)?counters)/(?P<name>[a-zA-Z]\w{{2,63}})\s*[:=\s]\s*(?P<bare>\S.*?)\s*",
+    rf"\S*{SYSFS_PORT.pattern}(?:\s*+[:=]|\s)\s*+(?P<value>\S(?:.*\S)?)\s*|(?P<set>\S{{0,96}}?(?:hw_)?counters)/(?P<name>[a-zA-Z]\w{{2,63}})(?:\s*+[:=]|\s)\s*+(?P<bare>\S(?:.*\S)?)\s*",
     re.ASCII,
 )
 _COUNTER_FILE = re.compile(r"(?:hw_)?counters/(?P<name>\w{2,64})", re.ASCII)
@@ -65,7 +65,7 @@ _BARE_NAMES = re.compile(
 """Names that stand alone, as grep leaves them, are believed only if they are these."""
 _STATISTICS = re.compile(r"\s*NIC statistics:\s*")
 _STATISTIC = re.compile(
-    r"\s+(?:\[(?P<queue>\d{1,5})\]: )?(?P<name>[^\s:][^:]{0,79}?)\s*: (?P<value>\S.*?)\s*", re.ASCII
+    r"\s+(?:\[(?P<queue>\d{1,5})\]: )?(?P<name>[^\s:][^:]{0,79}?)\s*: (?P<value>\S(?:.*\S)?)\s*", re.ASCII
 )
 _COMMAND = re.compile(
     r"(?:^|[\s;|&(/])(?P<tool>ethtool|mlnx_qos)\s+(?:--\S+\s+|-[A-Za-z]\s+)?(?P<device>[A-Za-z][\w.@-]{0,31})(?=\s|$|[;|&)])",
@@ -74,7 +74,7 @@ _COMMAND = re.compile(
 _STATISTICS_FILE = re.compile(r"ethtool_-S_(?P<device>[\w.@-]{1,32}?)(?:\.txt|\.log)?$", re.ASCII)
 _SETTINGS = re.compile(r"\s*Settings for (?P<device>[\w.@-]{1,32}):\s*", re.ASCII)
 _SETTING = re.compile(
-    r"\s+(?P<key>Speed|Link detected|Supported link modes|Link partner advertised link modes):\s*(?P<value>.*?)\s*",
+    r"\s+(?P<key>Speed|Link detected|Supported link modes|Link partner advertised link modes):\s*(?P<value>(?:.*\S)?)\s*",
     re.ASCII,
 )
 _OTHER_SETTING = re.compile(r"\s+[A-Z][\w/ -]{1,60}:.*", re.ASCII)

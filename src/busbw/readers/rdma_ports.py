@@ -63,7 +63,7 @@ _DEVICE = re.compile(
     re.ASCII,
 )
 _PORT = re.compile(r"\s*(?:Port (?P<ibstat>\d{1,4}):|port:\s*(?P<devinfo>\d{1,4}))\s*", re.ASCII)
-_KEY = re.compile(r"\s*(?P<key>[A-Za-z][A-Za-z_ ]{0,40}?):\s*(?P<value>.*?)\s*", re.ASCII)
+_KEY = re.compile(r"\s*(?P<key>[A-Za-z][A-Za-z_ ]{0,40}?):\s*(?P<value>(?:.*\S)?)\s*", re.ASCII)
 _FLAG = re.compile(r"[A-Z][A-Z0-9_ -]{1,60}", re.ASCII)
 """A capability in `ibv_devinfo -v`, where a paste lost its indentation."""
 _GID = re.compile(r"\s*GID\[\s*\d{1,5}\]:\s*\S+.*", re.ASCII)
@@ -77,7 +77,7 @@ _GID_ROW = re.compile(
     re.ASCII,
 )
 """show_gids: DEV PORT INDEX GID [IPv4] [VER DEV]; where the kernel tells no type of a GID, the last two are missing."""
-_SYSFS = re.compile(rf"\S*{SYSFS_PORT.pattern}\s*[:=]\s*(?P<value>.*?)\s*", re.ASCII)
+_SYSFS = re.compile(rf"\S*{SYSFS_PORT.pattern}\s*[:=]\s*(?P<value>(?:.*\S)?)\s*", re.ASCII)
 
 _SIGNATURE = re.compile(
     r"^(?:(?:[A-Za-z0-9][\w.-]*: ?)?\s*(?:(?:CA|Switch|Router|iWARP RNIC):? '|hca_id:|Infiniband device '|link \S+/\d+:? |\d+/\d+: \S+/\d+: "

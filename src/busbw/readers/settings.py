@@ -16,15 +16,15 @@ __all__ = ["READER", "SettingsReader"]
 
 _NAME = r"[A-Z][A-Z0-9_]{2,63}"
 _WHOLE_LINE = re.compile(
-    rf"\s*(?:export\s+|declare\s+-x\s+|setenv\s+|set\s+|ENV\s+|-\s+)?(?P<name>{_NAME})\s*[=:]\s*(?P<value>.*?)\s*;?\s*"
+    rf"\s*+(?:export\s++|declare\s++-x\s++|setenv\s++|set\s++|ENV\s++|-\s++)?(?P<name>{_NAME})\s*+[=:]\s*+(?P<value>.*)"
 )
 _INLINE = re.compile(
     rf"(?<![A-Za-z0-9_/$.{{-])(?P<name>{_NAME})=(?P<value>\"[^\"]*\"|'[^']*'|(?:(?!,[A-Za-z_]\w*=)[^\s;&|\"')\]])*)"
 )
-_YAML_NAME = re.compile(rf"\s*-?\s*name:\s*\"?(?P<name>{_NAME})\"?\s*")
-_YAML_VALUE = re.compile(r"\s*value:\s*[\"']?(?P<value>[^\"']*)[\"']?\s*")
+_YAML_NAME = re.compile(rf"\s*+(?:-\s*+)?name:\s*+\"?(?P<name>{_NAME})\"?\s*+")
+_YAML_VALUE = re.compile(r"\s*+value:\s*+[\"']?(?P<value>[^\"']*+)[\"']?\s*+")
 _COMMAND = re.compile(
-    r"^\s*(?:[$#>]\s*|\w+@\S+[$#]\s*)?(?:\S+=\S*\s+)*(?:\S*/)?(?:mpirun|mpiexec|srun|torchrun|salloc|docker run|ucx_perftest|nixlbench|\w+_perf|osu_\w+|ib_\w+_bw)\b"
+    r"^\s*(?:[$#>]\s*|\w+@[^\s$#]++[$#]\s*)?(?:[^\s=]++=\S*+\s++)*+(?:\S*/)?(?:mpirun|mpiexec|srun|torchrun|salloc|docker run|ucx_perftest|nixlbench|\w+_perf|osu_\w+|ib_\w+_bw)\b"
 )
 _OPTION = re.compile(r"\s--?\w")
 _PROSE = re.compile(
@@ -89,10 +89,10 @@ class SettingsReader(Lines):
             if (
                 len(matches) <= 1
                 and (whole := _WHOLE_LINE.fullmatch(text)) is not None
-                and not _COMMAND.search(whole["value"])
+                and not _COMMAND.search(_shell_value(whole["value"]))
             ):
                 origin = "ucx_info" if line.number in listed else "environment"
-                found(line, whole["name"], whole["value"], origin)
+                found(line, whole["name"], _shell_value(whole["value"]), origin)
                 continue
             for match in matches:
                 found(line, match["name"], match["value"], "command line")
@@ -101,6 +101,11 @@ class SettingsReader(Lines):
 
 
 READER = SettingsReader()
+
+
+def _shell_value(text: str) -> str:
+    """What an assignment gives, without the semicolon that ends it."""
+    return text.strip().removesuffix(";").rstrip()
 
 
 def _listed(lines: Sequence[PlainLine]) -> frozenset[int]:

@@ -34,7 +34,7 @@ _COMMAND = re.compile(r"\bucx_perftest\b(.*)")
 _TEST_OPTION = re.compile(r"\s-t\s*([a-z0-9_]+)")
 _SIZE_OPTION = re.compile(r"\s-s\s*(\d{1,18})(?=\s|$)")
 _SIZE_BOX = re.compile(r"\|\s*Message size:\s*(\d{1,18})\s*\|")
-_TEST_BOX = re.compile(r"\|\s*Test:\s*(.*?)\s*\|")
+_TEST_BOX = re.compile(r"\|\s*Test:\s*(.{0,200}?)\s*\|")
 _BATCH = re.compile(r"(?P<label>[^\s|#$+>-]\S{0,63})(?P<options>(?:\s+-\w+(?:\s+[^\s-]\S*)?)+)\s*")
 """A line of a batch file: a label, then options."""
 _COUNT = re.compile(r"\d{1,15}", re.ASCII)

@@ -248,7 +248,8 @@ class LineTemplate {
         const void* found = std::memchr(text.data() + at, first, text.size() - at);
         if (found == nullptr) return kNowhere;
         at = static_cast<std::size_t>(static_cast<const char*>(found) - text.data());
-      } else if (first == ' ' ? !blank(text[at]) : !same(text[at], first)) {
+      } else if (first == ' ' ? !blank(text[at]) || (at > 0 && blank(text[at - 1])) : !same(text[at], first)) {
+        // a run of blanks is one blank: from its second on the literal would end where it ended from the first
         ++at;
         continue;
       }

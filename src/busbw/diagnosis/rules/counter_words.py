@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import bisect
 import re
-import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from busbw.diagnosis.facts import Counter, Event, Facts, Growth
 
-__all__ = ["BIT_ERRORS", "LINK_DOWN", "LOSSES", "WAITING", "counted", "grown", "named_in", "stands_out", "who", "word"]
+__all__ = [
+    "BIT_ERRORS",
+    "LINK_DOWN",
+    "LOSSES",
+    "WAITING",
+    "Siblings",
+    "counted",
+    "grown",
+    "named_in",
+    "on_infiniband",
+    "who",
+    "word",
+]
 
 _PREFIX = re.compile(r"^(?:dcgm_fi_dev_|dcgm_fi_prof_|node_infiniband_|node_network_)", re.IGNORECASE)
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
@@ -54,13 +66,32 @@ def named_in(counter: Counter, events: Sequence[Event]) -> list[Event]:
     return named or [e for e in here if counter.host is not None and e.host == counter.host]
 
 
-def stands_out(values: Sequence[float], value: float, times: float, least: float) -> bool:
-    """Whether one of at least three values is `times` the median of the others, and at least `least`."""
-    if len(values) < 3 or value < least:
-        return False
-    others = list(values)
-    others.remove(value)
-    return value >= times * max(statistics.median(others), least / times)
+def on_infiniband(facts: Facts, counter: Counter) -> bool:
+    """Whether the port that a counter belongs to is known to speak InfiniBand, by its host and name, or by its name on every host if it has none."""
+    layers = {
+        (port.link_layer or "").lower()
+        for port in facts.ports
+        if port.device == counter.device
+        and port.link_layer
+        and (port.host is None or counter.host is None or port.host == counter.host)
+    }
+    return layers == {"infiniband"}
+
+
+class Siblings:
+    """Values of one counter, put in order once for all questions."""
+
+    def __init__(self, values: Iterable[float]) -> None:
+        self._ordered = sorted(values)
+
+    def stands_out(self, value: float, times: float, least: float) -> bool:
+        """Whether one of at least three values is `times` the median of the others, and at least `least`."""
+        n = len(self._ordered) - 1
+        if n < 2 or value < least:
+            return False
+        gone = bisect.bisect_left(self._ordered, value)
+        low, high = (self._ordered[i + (i >= gone)] for i in ((n - 1) // 2, n // 2))
+        return value >= times * max((low + high) / 2, least / times)
 
 
 def grown(facts: Facts, pattern: re.Pattern[str]) -> list[Growth]:

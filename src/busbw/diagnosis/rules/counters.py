@@ -14,10 +14,11 @@ from busbw.diagnosis.rules.counter_words import (
     LINK_DOWN,
     LOSSES,
     WAITING,
+    Siblings,
     counted,
     grown,
     named_in,
-    stands_out,
+    on_infiniband,
     who,
     word,
 )
@@ -57,11 +58,15 @@ def packets_lost_in_the_run(facts: Facts) -> Iterator[Finding]:
     """Between two readings of NIC counters packets were lost or had to be sent again.
 
     Fires when such a counter (out_of_sequence, packet_seq_err, local_ack_timeout_err, rx_prioN_discards ...) grew. Surer when the job's log names
-    that NIC or its host in a transfer that failed. Less sure under 100 losses. Silent on a counter that did not grow, however high it is, and on a port whose link itself was lost or makes bit
-    errors: that explains the losses.
+    that NIC or its host in a transfer that failed. Less sure under 100 losses. Silent on a counter that did not grow, however high it is, on a port whose link itself was lost or makes bit
+    errors: that explains the losses, and on ports that other files say are InfiniBand: it drops nothing, and adaptive routing changes the order.
     """
     broken = {(g.last.place, g.last.device) for p in (LINK_DOWN, BIT_ERRORS) for g in grown(facts, p)}
-    lost = [g for g in grown(facts, LOSSES) if (g.last.place, g.last.device) not in broken]
+    lost = [
+        g
+        for g in grown(facts, LOSSES)
+        if (g.last.place, g.last.device) not in broken and not on_infiniband(facts, g.last)
+    ]
     if not lost:
         return
     complaints = _about(lost, _complaints(facts))
@@ -106,9 +111,10 @@ def link_lost_or_noisy(facts: Facts) -> Iterator[Finding]:
         for counter in counted(facts, pattern):
             by_name[word(counter.name)].append(counter)
         for same in by_name.values():
+            siblings = Siblings(c.value for c in same)
             odd = [
                 c for c in same
-                if (c.place, c.device, c.port, c.name) not in compared and stands_out([o.value for o in same], c.value, _TIMES, _FEW)
+                if (c.place, c.device, c.port, c.name) not in compared and siblings.stands_out(c.value, _TIMES, _FEW)
             ]  # fmt: skip
             if not odd or len(odd) * 2 > len(same):
                 continue
@@ -148,7 +154,8 @@ def one_port_waits(facts: Facts) -> Iterator[Finding]:
         if WAITING.fullmatch(word(growth.last.name)):
             by_name[word(growth.last.name)].append(growth)
     for same in by_name.values():
-        odd = [g for g in same if len(same) > 3 and stands_out([o.by for o in same], g.by, 5.0, 1000.0)]
+        siblings = Siblings(g.by for g in same)
+        odd = [g for g in same if len(same) > 3 and siblings.stands_out(g.by, 5.0, 1000.0)]
         if odd and len(odd) * 2 < len(same):
             rest = [g for g in same if g not in odd]
             usual = statistics.median(g.by for g in rest)
@@ -184,7 +191,8 @@ def nvlink_errors(facts: Facts) -> Iterator[Finding]:
     for counter in counted(facts, _NVLINK):
         per_gpu[counter.place, counter.label("gpu") or counter.device].append(counter)
     totals = {gpu: sum(c.value for c in found) for gpu, found in per_gpu.items()}
-    odd = [gpu for gpu, total in totals.items() if stands_out(list(totals.values()), total, _TIMES, 100.0)]
+    siblings = Siblings(totals.values())
+    odd = [gpu for gpu, total in totals.items() if siblings.stands_out(total, _TIMES, 100.0)]
     if odd and len(odd) * 2 < len(totals):
         worst = sorted(per_gpu[odd[0]], key=lambda c: -c.value)
         yield Finding(
@@ -203,7 +211,8 @@ def pcie_replays(facts: Facts) -> Iterator[Finding]:
     growths = {(g.last.place, g.last.device, g.last.labels): g.by for g in grown(facts, pattern)}
     readings = counted(facts, pattern)
     values = [growths.get((c.place, c.device, c.labels), 0.0 if growths else c.value) for c in readings]
-    odd = [(v, c) for v, c in zip(values, readings, strict=True) if stands_out(values, v, _TIMES, 100.0)]
+    siblings = Siblings(values)
+    odd = [(v, c) for v, c in zip(values, readings, strict=True) if siblings.stands_out(v, _TIMES, 100.0)]
     if odd and len(odd) * 2 < len(values):
         value, worst = max(odd, key=lambda pair: pair[0])
         yield Finding(
@@ -253,7 +262,7 @@ def clocks_held_down(facts: Facts) -> Iterator[Finding]:
     """A GPU runs at a lower clock than its siblings under load, or says that heat or a power brake holds it down.
 
     Fires on the bits of thermal and hardware slowdown in the clock event reasons (DCGM, nvidia-smi), on growing thermal violation time, and when
-    the SM clock of one busy GPU is below 80 % of the median of at least three other busy ones. Silent about idle GPUs, which lower their clocks, about GPUs whose load is not known, and about
+    the SM clock of one busy GPU is below 80 % of the median of at least three other busy ones of its model, or of its host where no model is named. Silent about idle GPUs, which lower their clocks, about GPUs whose load is not known, and about
     the power cap, which is normal at full load.
     """
     remedy = "Check inlet temperature, fans, power supply and the power limit of that GPU; nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER."
@@ -279,15 +288,21 @@ def clocks_held_down(facts: Facts) -> Iterator[Finding]:
         for c in counted(facts, re.compile(r"sm_clock|smclk|pclk|clocks(?:_current)?_sm(?:_mhz)?"))
         if loads.get((c.place, c.device, c.label("gpu")), 0.0) >= _BUSY_PCT
     ]
-    if len(clocks) < 4:
-        return
-    usual = statistics.median(c.value for c in clocks)
-    slow = [c for c in clocks if c.value < 0.8 * usual]
-    if slow and len(slow) * 2 < len(clocks):
-        yield Finding(
-            "gpu-throttling", 0.55, "major", f"{who(slow[0])} runs at {slow[0].value:,.0f} MHz under load, most of {len(clocks)} GPUs at {usual:,.0f}",
-            lines_of([*slow, *[c for c in clocks if c not in slow][:2]]), remedy, tell,
-        )  # fmt: skip
+    alike: dict[tuple[str, str], list[Counter]] = defaultdict(list)
+    for clock in clocks:
+        model = clock.label("modelName")
+        alike[("model", model) if model else ("place", clock.place)].append(clock)
+    for same in alike.values():
+        if len(same) < 4:
+            continue
+        usual = statistics.median(c.value for c in same)
+        slow = [c for c in same if c.value < 0.8 * usual]
+        if slow and len(slow) * 2 < len(same):
+            yield Finding(
+                "gpu-throttling", 0.55, "major", f"{who(slow[0])} runs at {slow[0].value:,.0f} MHz under load, most of {len(same)} GPUs at {usual:,.0f}",
+                lines_of([*slow, *[c for c in same if c not in slow][:2]]), remedy, tell,
+            )  # fmt: skip
+            return
 
 
 _BUSY_PCT = 90.0

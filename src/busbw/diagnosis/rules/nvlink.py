@@ -26,9 +26,9 @@ def links_down(facts: Facts) -> Iterator[Finding]:
 
     Fires on inactive links in `nvidia-smi nvlink -s`, on Xid 74 and on fatal Xid 144 to 150, and on a topology matrix where one GPU has
     fewer links to all its peers than the others have. CUDA's contained error (226) names NVLink or the hardware behind it, so it fires weaker.
-    Silent on Xid lines marked Nonfatal.
+    Silent on Xid lines marked Nonfatal, on links that all GPUs of a model lack, and on a card without a bridge, all of whose links are inactive.
     """
-    down = facts.all("nvlink.link_down") if not _same_on_every_gpu(facts) else []
+    down = _links_that_should_be_up(facts)
     xids = [e for e in facts.all("kernel.xid") if _nvlink_xid(e) and "nonfatal" not in e.text.lower()]
     xids += facts.all("cuda.nvlink_error")
     contained = facts.all("cuda.contained")
@@ -60,17 +60,40 @@ def links_down(facts: Facts) -> Iterator[Finding]:
             yield from _fewer_than_siblings(facts, path, topology)
 
 
-def _same_on_every_gpu(facts: Facts) -> bool:
-    """Whether several GPUs lack exactly the same links: those are not fitted (an H100 NVL has 12 of 18), not broken."""
-    per_gpu: dict[tuple[str, int], set[str]] = {}
+_WITH_BRIDGE = re.compile(r"PCIe|NVL\b|RTX|GeForce|Quadro|TITAN|\bA(?:10|16|30|40|6000)\b|\bGV100", re.IGNORECASE)
+"""Cards whose NVLinks lead into a bridge, which is sold apart; modules (SXM, HGX, GB200) are wired to each other (NVIDIA's data sheets)."""
+_MODEL = re.compile(r"GPU \d{1,4}: (.*?)(?: \(UUID|$)")
+
+
+def _links_that_should_be_up(facts: Facts) -> list[Event]:
+    """Inactive links, without those that several GPUs of one model lack alike (an H100 NVL has 12 of 18) and those of cards without a bridge."""
+    down: dict[tuple[str, int], dict[str, Event]] = {}
+    model: dict[tuple[str, int], str] = {}
+    with_link: set[tuple[str, int]] = set()
     gpu = ("", 0)
     for event in facts.all("nvlink.gpu", "nvlink.link_down", "nvlink.link_up"):
         if event.name == "nvlink.gpu":
             gpu = (event.at.path, event.at.line)
-            per_gpu[gpu] = set()
+            named = _MODEL.search(event.text)
+            model[gpu] = named[1] if named is not None else ""
+            down[gpu] = {}
         elif event.name == "nvlink.link_down":
-            per_gpu.setdefault(gpu, set()).add(event.fields.get("link", ""))
-    return len(per_gpu) > 1 and len({frozenset(links) for links in per_gpu.values()}) == 1
+            down.setdefault(gpu, {})[event.fields.get("link", "")] = event
+        else:
+            with_link.add(gpu)
+    found: list[Event] = []
+    for one, links in down.items():
+        if one not in with_link and _WITH_BRIDGE.search(model.get(one, "")):
+            continue
+        siblings = [
+            set(others)
+            for other, others in down.items()
+            if model.get(other) == model.get(one)
+            and (other in with_link or not _WITH_BRIDGE.search(model.get(other, "")))
+        ]
+        unfitted = set.intersection(*siblings) if len(siblings) > 1 else set()
+        found += [event for link, event in links.items() if link not in unfitted]
+    return found
 
 
 def _nvlink_xid(event: Event) -> bool:

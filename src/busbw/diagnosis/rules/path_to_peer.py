@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from busbw.diagnosis.facts import Counter, Event, Facts, LinkGroup, Setting, lines_of
 from busbw.diagnosis.findings import Finding
-from busbw.diagnosis.rules.counter_words import LOSSES, counted
+from busbw.diagnosis.rules.counter_words import LOSSES, counted, on_infiniband
 from busbw.diagnosis.rules.shared import active
 
 __all__ = ["RULES"]
@@ -402,11 +402,11 @@ def lossy_fabric(facts: Facts) -> Iterator[Finding]:
     """NIC counters show lost RoCE packets without a working loss control.
 
     Fires when acknowledge time-outs or sequence errors are counted; stronger when no ECN marks were seen and all traffic is in priority 0
-    (no lossless class). Minor when fewer than 100 were counted: these counters run since the boot. Silent when all of them are 0,
-    and where two readings tell what was lost in between.
+    (no lossless class). Minor when fewer than 100 were counted, and without those signs: these counters run since the boot. Silent when all of them are 0,
+    where two readings tell what was lost in between, and on ports that other files say are InfiniBand.
     """
     compared = {(g.last.place, g.last.device) for g in facts.growths}
-    losses = [c for c in _lossy_counters(facts) if (c.place, c.device) not in compared]
+    losses = [c for c in _lossy_counters(facts) if (c.place, c.device) not in compared and not on_infiniband(facts, c)]
     if not losses or facts.all("nccl.ib_completion"):
         return
     unmarked = [
@@ -417,9 +417,10 @@ def lossy_fabric(facts: Facts) -> Iterator[Finding]:
     only_zero = bool(busy) and all("prio0" in c.name for c in busy)
     lossless = [c for c in prio if "prio3" in c.name and c.value == 0]
     few = sum(c.value for c in losses) < _FEW_LOSSES
-    confidence = 0.3 if few else 0.55 + (0.15 if unmarked else 0) + (0.15 if only_zero else 0)
+    uncontrolled = bool(unmarked) or only_zero
+    confidence = 0.3 if few or not uncontrolled else 0.55 + (0.15 if unmarked else 0) + (0.15 if only_zero else 0)
     yield Finding(
-        "roce-lossy-fabric", confidence, "minor" if few else "major", "the NIC counts lost or unacknowledged packets" + (", all traffic in priority 0" if only_zero else ""),
+        "roce-lossy-fabric", confidence, "minor" if few or not uncontrolled else "major", "the NIC counts lost or unacknowledged packets" + (", all traffic in priority 0" if only_zero else ""),
         lines_of([*losses, *unmarked, *(busy if only_zero else []), *(lossless if only_zero else [])], most=16),
         "Put RoCE into a lossless class (DSCP on the NIC, PFC on the switch) or turn ECN and DCQCN on end to end; count again under incast.",
         ["mlnx_qos -i IFACE; cma_roce_tos -d DEV", "read hw_counters before and after a run"],

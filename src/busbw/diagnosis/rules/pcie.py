@@ -51,12 +51,37 @@ _DEEPEST_TREE = 32
 """Bridges above one another; real trees have under ten, a damaged listing may have a loop."""
 
 
+_PEER = re.compile(
+    r"3D controller|Processing accel|Infiniband|(?:VGA|Display) .*(?:NVIDIA|AMD/ATI)|Ethernet .*(?:Mellanox|Broadcom|Amazon)",
+    re.IGNORECASE,
+)
+"""Devices that may read and write each other's memory."""
+_WHOLE = re.compile(r"Host bridge|ISA bridge|USB controller|SMBus", re.IGNORECASE)
+"""Devices of every machine and of no question about peers: where one is listed, lspci was asked for all."""
+
+
+def _no_peers(facts: Facts) -> bool:
+    """Whether every listing of lspci is whole and shows fewer than two devices that could be peers."""
+    peers: dict[str, set[str]] = defaultdict(set)
+    whole: set[str] = set()
+    for event in facts.all("pci.device"):
+        found = peers[event.at.artefact]
+        if _PEER.search(event.text):
+            found.add(event.fields.get("bus_id", "") or event.text)
+        if _WHOLE.search(event.text):
+            whole.add(event.at.artefact)
+    return bool(whole) and whole == set(peers) and all(len(found) < 2 for found in peers.values())
+
+
 def access_control(facts: Facts) -> Iterator[Finding]:
     """ACS redirects peer-to-peer traffic to the root complex.
 
     Fires when a port has request redirection on (ReqRedir+, or bit 2 of ACSCtl; PCI Express Base Specification, ACS Control Register). With a
-    tree (lspci -t) only bridges above a GPU or NIC count. Less sure in a whole lspci without one, where a port may lead to neither. Silent when the bits are off, and for other devices. A port that only lists ACSCap has not turned it on.
+    tree (lspci -t) only bridges above a GPU or NIC count. Less sure in a whole lspci without one, where a port may lead to neither. Silent when the bits are off, for other devices, and on a machine
+    with fewer than two GPUs and RDMA NICs: it has no peers. A port that only lists ACSCap has not turned it on.
     """
+    if _no_peers(facts):
+        return
     on = []
     before: Event | None = None
     above = _above_gpus_and_nics(facts)
@@ -202,11 +227,15 @@ def _links(facts: Facts) -> Iterator[_Link]:
         yield _Link(owner, known, capability, event, narrower, slower)
 
 
+_RESTING_GT_PER_S = 2.5
+"""The first generation: to it GPUs go back when they have nothing to do, and in it they are at the boot."""
+
+
 def narrow_link(facts: Facts) -> Iterator[Finding]:
     """A PCIe link of a GPU or NIC, or of a bridge above one, runs at lower width or speed than it can.
 
     Fires when LnkSta is below the LnkCap before it (lspci -vv), and on the kernel's "available PCIe bandwidth, limited by". A lower width
-    is sure. A lower speed counts for a NIC, and for a GPU whose siblings of the same model run faster; of a GPU alone it may be power saving, so look again under load.
+    is sure. A lower speed counts for a NIC, and for a GPU whose siblings of the same model run faster; of a GPU alone, or at 2.5 GT/s, it may be power saving, so look again under load.
     Silent on disks and other devices that carry no collective, and on GPUs that all run slower: they are idle.
     """
     links = list(_links(facts))
@@ -220,12 +249,17 @@ def narrow_link(facts: Facts) -> Iterator[Finding]:
     for link in slow:
         siblings = by_model.get(link.name, [])
         faster = [other for other in siblings if not other.slower]
-        if not link.idle_saves or len(faster) * 2 > len(siblings):
+        stands_out = len(faster) * 2 > len(siblings)
+        resting = link.idle_saves and (real(link.status.fields.get("speed", "")) or 0.0) <= _RESTING_GT_PER_S
+        if not link.idle_saves or (stands_out and not resting):
             certain.append(link)
-        elif len(siblings) < 2:
+        elif len(siblings) < 2 or stands_out:
             open_question.append(link)
     limited = [e for e in facts.all("kernel.pcie_limited") if re.search(r"mlx5|nvidia|bnxt|amdgpu|irdma", e.text)]
     limited = [e for e in limited if float(e.fields["available"]) < 0.6 * float(e.fields["capable"])]
+    limited = [
+        e for e in limited if re.search(r"mlx5|bnxt|irdma", e.text) or (e.number("speed") or 0) > _RESTING_GT_PER_S
+    ]
     if not narrow and not certain and not open_question and not limited:
         return
     sure = bool(narrow or limited)
@@ -243,7 +277,8 @@ def gpu_link_below_siblings(facts: Facts) -> Iterator[Finding]:
     """The PCIe link of one GPU is narrower, or under load slower, than those of the other GPUs of the job.
 
     Fires on width and generation of nvidia-smi (rows of devices: pcie link width and gen, now and at most): a width below its maximum that other
-    GPUs reach, or a generation below that of most GPUs of the same name (or of no name, where the query left it out). Silent when all GPUs are alike: idle ones save power, and a slot may be narrow by design.
+    GPUs reach, or a generation below that of most GPUs of the same name (or of no name, where the query left it out). The first generation is minor: a GPU without load goes back to it. Silent when all GPUs are alike, as idle ones save power and a slot may be narrow by design, and
+    about the generation of a GPU that says it has no load.
     """
     by_name: dict[str, list[tuple[Device, float | None, float | None]]] = defaultdict(list)
     for device in facts.hardware:
@@ -251,15 +286,20 @@ def gpu_link_below_siblings(facts: Facts) -> Iterator[Finding]:
             by_name[device.name or ""].append((device, _attribute(device, "width"), _attribute(device, "gen")))
     for gpus in by_name.values():
         for what, index in (("width", 1), ("generation", 2)):
-            values = [g[index] for g in gpus if g[index] is not None]
+            loaded = [g for g in gpus if what == "width" or not _without_load(g[0])]
+            values = [g[index] for g in loaded if g[index] is not None]
             if len(values) < 3:
                 continue
             usual, times = Counter(values).most_common(1)[0]
-            low = [g[0] for g in gpus if g[index] is not None and g[index] < usual]  # type: ignore[operator]
+            low = [g[0] for g in loaded if g[index] is not None and g[index] < usual]  # type: ignore[operator]
             if low and times * 2 > len(values):
+                resting = what != "width" and all(
+                    _attribute(device, "gen") == 1 and not device.attributes.get("utilization.gpu_pct")
+                    for device in low
+                )
                 yield Finding(
-                    "pcie-link-degraded", 0.7 if what == "width" else 0.5, "major", f"{low[0].host or 'GPU'} {low[0].bus_id or low[0].name} runs PCIe {what} {_plain(low[0], what)}, {times} other GPUs {usual:g}",
-                    lines_of([*low[:6], *[g[0] for g in gpus if g[index] == usual][:2]]),
+                    "pcie-link-degraded", 0.7 if what == "width" else (0.3 if resting else 0.5), "minor" if resting else "major", f"{low[0].host or 'GPU'} {low[0].bus_id or low[0].name} runs PCIe {what} {_plain(low[0], what)}, {times} other GPUs {usual:g}",
+                    lines_of([*low[:6], *[g[0] for g in loaded if g[index] == usual][:2]]),
                     "Read it again under load; if it stays: reseat card or riser, check BIOS slot settings, replace.", ["lspci -vv -s BUSID | grep Lnk"],
                 )  # fmt: skip
                 return
@@ -277,6 +317,17 @@ def _attribute(device: Device, what: str) -> float | None:
         if _NOW[what].fullmatch(key.lower()) and (found := real(value.lower().removesuffix("x"))) is not None:
             return found
     return None
+
+
+_RESTS = re.compile(r"P(?:[5-9]|1[0-5])")
+"""Performance states of a GPU that does nothing or little; P0 is the highest (nvml.h, nvmlPstates_t). Which a working GPU may be in is a guess."""
+
+
+def _without_load(device: Device) -> bool:
+    """Whether nvidia-smi says that the GPU has nothing to do."""
+    state = device.attributes.get("pstate") or device.attributes.get("performance_state") or ""
+    load = real(device.attributes.get("utilization.gpu_pct", "").removesuffix("%").strip())
+    return _RESTS.fullmatch(state) is not None or load == 0.0
 
 
 def _plain(device: Device, what: str) -> str:
