@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from busbw.diagnosis.facts import Event, Facts, lines_of
 from busbw.diagnosis.findings import Finding
-from busbw.diagnosis.rules.shared import without_repeats
+from busbw.diagnosis.rules.shared import bus_number, without_repeats
 from busbw.diagnosis.xids import Cause, xids
 
 __all__ = ["RULES"]
@@ -60,22 +60,10 @@ def _ranks_by_gpu(facts: Facts) -> dict[tuple[str | None, int], int]:
     """Rank by host and bus number of its GPU, as NCCL says it when a communicator is made (src/init.cc, `busId`)."""
     found = {}
     for event in facts.all("nccl.comm"):
-        rank, bus = event.number("rank"), _bus_number(event.fields.get("bus_id", ""))
+        rank, bus = event.number("rank"), bus_number(event.fields.get("bus_id", ""))
         if rank is not None and bus is not None:
             found[event.host, bus] = rank
     return found
-
-
-def _bus_number(text: str) -> int | None:
-    """Domain, bus and device of a PCI address as one number: of `0000:4e:00.0`, `0000:4e:00`, and of NCCL's `4e000`.
-
-    NCCL writes the digits of domain, bus, device and function without their separators (src/misc/utils.cc, int64ToBusId).
-    """
-    digits = text.partition(".")[0].replace(":", "") + "0" if ":" in text else text
-    try:
-        return int(digits, 16) >> 4
-    except ValueError:
-        return None
 
 
 def _which(facts: Facts, events: Iterable[Event]) -> str:
@@ -86,7 +74,7 @@ def _which(facts: Facts, events: Iterable[Event]) -> str:
     for event in events:
         address = event.fields.get("bus_id", "")
         if address:
-            bus = _bus_number(address)
+            bus = bus_number(address)
             rank = ranks.get((event.host or only_host, bus)) if bus is not None else None
             on = f" of {event.host}" if event.host else ""
             names[f"GPU {address}{on}" + (f" (rank {rank})" if rank is not None else "")] = None
@@ -100,7 +88,7 @@ def _of_the_job(facts: Facts, event: Event) -> bool:
     if not ranks and not pids:
         return True
     pid = event.fields.get("detail", "").partition("pid=")[2].partition(",")[0].strip("'\" ")
-    bus = _bus_number(event.fields.get("bus_id", ""))
+    bus = bus_number(event.fields.get("bus_id", ""))
     return pid in {str(p) for p in pids} or any(known == bus for _, known in ranks)
 
 
