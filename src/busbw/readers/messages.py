@@ -509,7 +509,6 @@ VERSIONS_AND_CRASHES: tuple[Template, ...] = (
         "info",
     ),
     Template("driver.version", "Driver Version: {version:w}", "nvidia-smi", "info"),
-    Template("ucx.error", "UCX ERROR {what:s}", "UCX; what no other template knows", "info"),
     Template("crash.assertion", "Assertion `{condition:s}' failed", "assert(), UCX", "error"),
     Template("crash.signal", "Caught signal {signal:d} ({name:s}", "UCX src/ucs/debug/debug.c", "error"),
     Template("crash.signal", "Signal: {name:s} ({signal:d})", "Open MPI opal/util/stacktrace.c", "error"),
