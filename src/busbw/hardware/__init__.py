@@ -35,7 +35,6 @@ from busbw.hardware.expected import (
 )
 from busbw.hardware.fabrics import Fabric
 from busbw.hardware.links import LINK_KINDS, VERTEX_KINDS, LinkTable, NodeGraph, Path
-from busbw.hardware.node_topology import node_topology
 from busbw.hardware.what_if import SETTINGS, set_figures
 
 __all__ = [
@@ -78,7 +77,6 @@ __all__ = [
     "nccl_nvlink_bytes_per_s",
     "nccl_pcie_bytes_per_s",
     "nic_tier",
-    "node_topology",
     "pcie_bytes_per_s",
     "read_cluster_file",
     "set_figures",
