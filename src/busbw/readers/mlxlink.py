@@ -22,9 +22,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from busbw.hardware.link_speeds import lane_bytes_per_s
 from busbw.observations import Artefact, rows_of
 from busbw.readers.base import Item, Lines, PlainLine, Template
-from busbw.readers.link_speeds import lane_bytes_per_s, physical_state, port_state
+from busbw.readers.link_states import physical_state, port_state
 from busbw.readers.losses import Losses
 from busbw.readers.tool_output import ToolLine, place, tool_lines
 from busbw.units import GBIT

@@ -11,7 +11,7 @@
 One row of `ports` a port, one of `devices` a device, and an event for each line that rules read. Words of state are ours in every row:
 active, down, init, armed; link_up, polling, disabled, training, sleep, link_error_recovery, phy_test. A port that is down has no rate and no width:
 what it prints is left from before or from the factory (InfiniBand Architecture Specification C14-24.2.1), and only its events keep it.
-Rates: link_speeds.py. Formats: rdma-core infiniband-diags/ibstat.c, scripts/ibstatus, libibverbs/examples/devinfo.c; iproute2 rdma/link.c.
+Rates: hardware/link_speeds.py. Formats: rdma-core infiniband-diags/ibstat.c, scripts/ibstatus, libibverbs/examples/devinfo.c; iproute2 rdma/link.c.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from busbw.hardware.link_speeds import lane_bytes_per_s, port_bytes_per_s, speed_name
 from busbw.observations import Artefact, rows_of
 from busbw.readers.base import Item, Lines, PlainLine, Template
-from busbw.readers.link_speeds import lane_bytes_per_s, physical_state, port_bytes_per_s, port_state, speed_name
+from busbw.readers.link_states import physical_state, port_state
 from busbw.readers.losses import Losses
 from busbw.readers.tool_output import SYSFS_PORT, ToolLine, guid, host_of_path, place, tool_lines
 
