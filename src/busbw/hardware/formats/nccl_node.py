@@ -14,7 +14,7 @@ import numpy as np
 
 from busbw.errors import InputError, Loss
 from busbw.hardware.blueprints import CpuId, Node, PcieRoot
-from busbw.hardware.catalogue import pcie_bytes_per_s
+from busbw.hardware.catalogue import PCIE_GT_PER_S, pcie_bytes_per_s
 from busbw.hardware.formats.nccl_topo_xml import (
     C2c,
     Cpu,
@@ -40,8 +40,6 @@ from busbw.hardware.links import C2C, CPU, GPU, NVLINK, NVSWITCH, PCIE, PCIE_SWI
 
 __all__ = ["node_from_nccl_topology", "node_to_nccl_topology"]
 
-_GT_PER_S = {1: "2.5", 2: "5.0", 3: "8.0", 4: "16.0", 5: "32.0", 6: "64.0"}
-_GENERATION = {float(speed): generation for generation, speed in _GT_PER_S.items()}
 _INVISIBLE_SWITCH = "fffffff:ffff:ff"
 _C2C_LINKS = 10
 """C2C links of a GPU. Source: NCCL topology XML of GB200 hosts."""
@@ -149,7 +147,7 @@ class _Writer:
             attributes = (
                 ("busid", self.gpu_bus[below]),
                 ("class", class_),
-                ("link_speed", f"{_GT_PER_S[generation_]} GT/s PCIe"),
+                ("link_speed", f"{PCIE_GT_PER_S[generation_]:.1f} GT/s PCIe"),
                 ("link_width", str(width)),
             )
             yield Pci(attributes, children)
@@ -309,7 +307,7 @@ class _Reader:
                     self.parts.switched[number] = self.parts.switched.get(number, 0) + link.count
 
     def _link(self, pci: Pci) -> tuple[int, int]:
-        generation, width = _GENERATION.get(pci.link_gt_per_s or 0.0), pci.link_width
+        generation, width = pci.link_generation, pci.link_width
         if generation is None or not width or width < 0:
             detail = f"link of {pci.bus_id} has no speed or width; taken as Gen3 x16, as NCCL does"
             self._lose("node-unknown-link", pci.line, detail)
