@@ -22,13 +22,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from busbw.errors import Losses
 from busbw.hardware.formats.ibnetdiscover import begins_as_port, device_of_line, ends_device, port_of_line
 from busbw.hardware.link_speeds import lane_bytes_per_s, speed_name
 from busbw.observations import Artefact, rows_of
-from busbw.readers.base import Item, Lines, PlainLine, Template
+from busbw.readers.base import Item, Lines, PlainLine, Template, place_and_host
 from busbw.readers.link_states import physical_state, port_state
-from busbw.readers.losses import Losses
-from busbw.readers.tool_output import ToolLine, guid, place, tool_lines
+from busbw.readers.tool_output import ToolLine, guid, tool_lines
 
 __all__ = ["READER"]
 
@@ -177,7 +177,7 @@ class _Reading:
     def port(self, line: PlainLine, kind: str | None, name: str | None, columns: dict[str, Any]) -> None:
         host = _HOST_AND_DEVICE.fullmatch(name) if name is not None and kind != "switch" else None
         self.ports.append({
-            **place(self.artefact, line, host["host"] if host is not None else None), "device": name, "node_kind": kind, "link_layer": "InfiniBand",
+            **place_and_host(self.artefact, line, host["host"] if host is not None else None), "device": name, "node_kind": kind, "link_layer": "InfiniBand",
             **columns,
         })  # fmt: skip
 
@@ -300,7 +300,7 @@ class _Reading:
         host = _HOST_AND_DEVICE.fullmatch(name) if kind == "ca" else None
         attributes = {"guid": guid(found["guid"]), "ports": found["ports"], "lid": found["lid"]}
         self.devices.append({
-            **place(self.artefact, tool.line, host["host"] if host is not None else None), "kind": kind, "name": name,
+            **place_and_host(self.artefact, tool.line, host["host"] if host is not None else None), "kind": kind, "name": name,
             "attributes": {key: value for key, value in attributes.items() if value is not None},
         })  # fmt: skip
 

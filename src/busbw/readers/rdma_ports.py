@@ -21,12 +21,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from busbw.errors import Losses
 from busbw.hardware.link_speeds import lane_bytes_per_s, port_bytes_per_s, speed_name
 from busbw.observations import Artefact, rows_of
-from busbw.readers.base import Item, Lines, PlainLine, Template
+from busbw.readers.base import Item, Lines, PlainLine, Template, place_and_host
 from busbw.readers.link_states import physical_state, port_state
-from busbw.readers.losses import Losses
-from busbw.readers.tool_output import SYSFS_PORT, ToolLine, guid, host_of_path, place, tool_lines
+from busbw.readers.tool_output import SYSFS_PORT, ToolLine, guid, host_of_path, tool_lines
 
 __all__ = ["READER"]
 
@@ -136,7 +136,7 @@ class _Port:
         if columns.get("state") in _DOWN:
             columns.update(width=None, rate_bytes_per_s=None)
         return {
-            **place(artefact, self.line, self.host),
+            **place_and_host(artefact, self.line, self.host),
             "device": self.device,
             "port": self.port,
             "node_kind": self.kind,
@@ -304,7 +304,7 @@ class _Reading:
             "ipv4": found["ipv4"], "netdev": found["netdev"],
         }  # fmt: skip
         self.events.append({
-            **place(self.artefact, tool.line, tool.host), "event": "rdma.gid", "level": "info", "rank": tool.line.rank, "text": tool.line.text,
+            **place_and_host(self.artefact, tool.line, tool.host), "event": "rdma.gid", "level": "info", "rank": tool.line.rank, "text": tool.line.text,
             "fields": {name: value for name, value in fields.items() if value is not None},
         })  # fmt: skip
 
@@ -330,7 +330,7 @@ class _Reading:
         self.close_port(report)
         if report.line is not None and report.attributes:
             self.devices.append({
-                **place(self.artefact, report.line, report.host), "kind": "rdma", "name": report.device, "attributes": report.attributes,
+                **place_and_host(self.artefact, report.line, report.host), "kind": "rdma", "name": report.device, "attributes": report.attributes,
             })  # fmt: skip
         report.device, report.line, report.attributes, report.foreign = None, None, {}, 0
 

@@ -14,10 +14,10 @@ import re
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
 
-from busbw.errors import InputError, Loss
+from busbw.errors import InputError, Loss, count_losses
 from busbw.hardware.fabrics import GraphFabric
 from busbw.hardware.formats.hostlist import natural_order
-from busbw.hardware.formats.read_nodes import count_losses, latency_s
+from busbw.hardware.formats.read_nodes import latency_s
 from busbw.hardware.link_speeds import lane_bytes_per_s
 from busbw.hardware.links import NETWORK, LinkTable
 from busbw.units import GBIT

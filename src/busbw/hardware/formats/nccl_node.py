@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from busbw.errors import InputError, Loss
+from busbw.errors import InputError, Loss, count_losses
 from busbw.hardware.blueprints import CpuId, Node, PcieRoot
 from busbw.hardware.catalogue import PCIE_GT_PER_S, pcie_bytes_per_s
 from busbw.hardware.formats.nccl_topo_xml import (
@@ -31,7 +31,6 @@ from busbw.hardware.formats.nccl_topo_xml import Nic as NicElement
 from busbw.hardware.formats.read_nodes import (
     NodeParts,
     accelerator_of,
-    count_losses,
     latency_s,
     nvlink_rate,
     pcie_link_of_rate,

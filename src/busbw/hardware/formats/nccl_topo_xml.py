@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from busbw.errors import InputError, Loss
+from busbw.errors import InputError, Loss, Losses
 from busbw.hardware.catalogue import PCIE_GT_PER_S, pcie_bytes_per_s
 from busbw.hardware.formats.xml import XmlElement, read_elements, write_elements
 
@@ -406,25 +406,17 @@ def _plain(element: TopologyElement) -> XmlElement:
 
 
 def _attribute_losses(topology: NcclTopology) -> list[Loss]:
-    first: dict[str, Loss] = {}
-
-    def count(kind: str, line: int, detail: str) -> None:
-        met = first.get(kind)
-        if met is None:
-            first[kind] = Loss(kind, topology.path, line, detail)
-        else:
-            first[kind] = Loss(met.kind, met.path, met.line, met.detail, met.count + 1)
-
+    losses = Losses(topology.path)
     for element in topology.walk():
         if isinstance(element, Other) and element.name not in _KNOWN_OTHERS:
             detail = f"<{element.name[:40]}> is unknown here; it was kept, not understood"
-            count("topology-unknown-element", element.line, detail)
+            losses.add("topology-unknown-element", element.line, detail)
         for name in element.integers:
             value = element.get(name)
             if value and element.integer(name) is None:
                 detail = f"{name}={value[:40]!r} of <{element.element_name}> is no number; taken as unknown"
-                count("topology-bad-attribute", element.line, detail)
-    return list(first.values())
+                losses.add("topology-bad-attribute", element.line, detail)
+    return list(losses)
 
 
 def _bottleneck(pci: Pci, nic_share: float) -> PcieBottleneck | None:

@@ -5,11 +5,11 @@ A file of a tool names devices and links, rarely products. What is guessed is sa
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from busbw.errors import InputError, Loss
+from busbw.errors import InputError
 from busbw.hardware.blueprints import CpuId, Node, PcieRoot, cpu_link
 from busbw.hardware.catalogue import (
     PCIE_GT_PER_S,
@@ -25,7 +25,6 @@ from busbw.hardware.links import C2C, CPU, CPU_LINK, GPU, NIC, NVLINK, NVSWITCH,
 __all__ = [
     "NodeParts",
     "accelerator_of",
-    "count_losses",
     "latency_s",
     "nic_of_rate",
     "nvlink_rate",
@@ -162,17 +161,6 @@ def nvswitch_of(accelerator: Accelerator) -> tuple[NvSwitch | None, int]:
         if link == f"NVLink {chip.nvlink_generation}":
             return chip, chip.per_baseboard.value or 1
     return None, 0
-
-
-def count_losses(losses: Sequence[Loss]) -> list[Loss]:
-    """One loss a kind, at its first place, with the number of times."""
-    first: dict[str, Loss] = {}
-    for loss in losses:
-        met = first.get(loss.kind)
-        first[loss.kind] = (
-            loss if met is None else Loss(met.kind, met.path, met.line, met.detail, met.count + loss.count)
-        )
-    return list(first.values())
 
 
 def pcie_link_of_rate(rate: float, preferred: int | None) -> tuple[int, int]:
