@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 
-__all__ = ["InputError", "Loss"]
+__all__ = ["InputError", "Loss", "Losses", "count_losses"]
 
 
 class InputError(Exception):
@@ -28,3 +29,36 @@ class Loss:
         where = f"{self.path}:{self.line}" if self.line is not None else self.path
         times = f" ({self.count} times)" if self.count > 1 else ""
         return f"{where}: {self.kind}: {self.detail}{times}"
+
+
+class Losses:
+    """Losses of one file while it is read: of each kind the first place, and how often."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._met: dict[str, Loss] = {}
+
+    def add(self, kind: str, line: int | None, detail: str) -> None:
+        """Counts one. Line and detail are kept of the first of its kind."""
+        known = self._met.get(kind)
+        self._met[kind] = replace(known, count=known.count + 1) if known else Loss(kind, self._path, line, detail)
+
+    def __len__(self) -> int:
+        """Kinds that were met."""
+        return len(self._met)
+
+    def __iter__(self) -> Iterator[Loss]:
+        return iter(self._met.values())
+
+
+def count_losses(losses: Iterable[Loss]) -> list[Loss]:
+    """One loss a kind, that of its first place, with the number of times all of the kind were met.
+
+    >>> [(loss.line, loss.count) for loss in count_losses([Loss("cut", "f", 3, ""), Loss("cut", "f", 9, "", 2)])]
+    [(3, 3)]
+    """
+    first: dict[str, Loss] = {}
+    for loss in losses:
+        met = first.get(loss.kind)
+        first[loss.kind] = loss if met is None else replace(met, count=met.count + loss.count)
+    return list(first.values())

@@ -133,6 +133,22 @@ def test_what_a_fabric_file_lacks_is_a_loss_with_its_line():
         read_ibnetdiscover("hello", "f.txt")
 
 
+def test_ports_below_a_damaged_head_are_no_ports_of_the_device_above():
+    """The head of host1 is cut in its GUID; the switch's own line still tells of the cable."""
+    damaged = SMALL.replace('Ca\t1 "H-0000000000100002"', 'Ca\t1 "H-00000').replace("\n\ncaguid", "\ncaguid")
+    fabric, losses = read_ibnetdiscover(damaged, "f.txt")
+    assert {device.name for device in fabric.devices.values()} == {"L0", "host0 HCA-1"}
+    assert [(loss.kind, loss.line) for loss in losses if loss.kind == "fabric-bad-line"] == [("fabric-bad-line", 6)]
+    assert sum(loss.count for loss in losses if loss.kind == "fabric-bad-line") == 2
+
+
+def test_a_cable_whose_rate_is_cut_off_has_that_of_the_others():
+    fabric, losses = read_ibnetdiscover(SMALL.replace("lid 1 4xNDR\n", "lid 1\n"), "f.txt")
+    assert ("fabric-unknown-rate", 3) in [(loss.kind, loss.line) for loss in losses]
+    graph, _, _ = fabric_from_ibnetdiscover(fabric, 1)
+    assert set(graph.link_table().bandwidth_bytes_per_s) == {50 * GB}
+
+
 @given(st.binary(max_size=400))
 def test_any_bytes_are_a_fabric_or_an_input_error(data):
     for start in (b"", SMALL.encode()):

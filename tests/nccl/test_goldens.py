@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 from benchmarks.nccl_equality import compare_folder, main
 
-from busbw.hardware import find_node, node_topology
+from busbw.hardware import find_node
+from busbw.hardware.formats import node_to_nccl_topology
 from busbw.nccl import communicator
 
 GOLDENS = Path(__file__).parent / "goldens"
@@ -60,7 +61,7 @@ def test_a_folder_without_recordings_is_wrong_use(tmp_path, capsys):
 )  # fmt: skip
 def test_a_blueprint_and_the_topology_file_of_its_kind_give_the_same_channels(blueprint, golden, nodes):
     """The golden topologies describe the same machines as these blueprints (one host of the NVL72)."""
-    made, notes = node_topology(find_node(blueprint))
+    made, notes = node_to_nccl_topology(find_node(blueprint))
     entries = json.loads(gzip.decompress((GOLDENS / f"{golden}.json.gz").read_bytes()))
     assert notes == []
     for count in nodes:

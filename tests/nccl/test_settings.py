@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from busbw.errors import InputError
-from busbw.hardware import find_node, node_topology
-from busbw.hardware.formats import read_nccl_topology
+from busbw.hardware import find_node
+from busbw.hardware.formats import node_to_nccl_topology, read_nccl_topology
 from busbw.nccl import Algorithm, Call, Function, Protocol, Settings, communicator, load_variables, read_settings
 from busbw.nccl.settings import _READERS
 
@@ -17,7 +17,7 @@ GOLDENS = Path(__file__).parent / "goldens"
 
 @pytest.fixture(scope="module")
 def dgx_h100():
-    return node_topology(find_node("dgx-h100"))[0]
+    return node_to_nccl_topology(find_node("dgx-h100"))[0]
 
 
 def chosen(topology, nodes, size, function=Function.AllReduce, **variables):

@@ -70,7 +70,7 @@ def test_the_licence_is_apache_2():
 def sources_of_figures() -> set[str]:
     """Repositories and reports that shipped tables and test data name as their origin."""
     found = set()
-    for name in ("catalogue.json", "blueprints.json", "expected.json"):
+    for name in ("catalogue.json", "blueprints.json", "expected.json", "nccl_links.json"):
         found |= set(re.findall(r"\b[\w.-]+/[\w.-]+#\d+", files("busbw.hardware").joinpath(name).read_text()))
     expected = json.loads(files("busbw.hardware").joinpath("expected.json").read_text())
     found |= {origin.split(",")[0] for origin in expected["origins"].values() if "/" in origin.split(",")[0]}

@@ -132,7 +132,10 @@ def _write_files(cluster: Cluster, draw: Path | None, nccl_topo: Path | None) ->
     if nccl_topo is not None:
         from busbw.hardware.formats import node_to_nccl_topology, write_nccl_topology  # noqa: PLC0415
 
-        texts.append((nccl_topo, write_nccl_topology(node_to_nccl_topology(cluster.node))))
+        topology, notes = node_to_nccl_topology(cluster.node)
+        for assumption in notes:
+            note(assumption)
+        texts.append((nccl_topo, write_nccl_topology(topology)))
     for path, text in texts:
         try:
             path.write_text(text, encoding="utf-8")

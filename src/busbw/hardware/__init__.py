@@ -28,14 +28,12 @@ from busbw.hardware.expected import (
     expected_busbw,
     expected_small_message_time,
     matching_tiers,
-    nccl_nvlink_bytes_per_s,
-    nccl_pcie_bytes_per_s,
     nic_tier,
     tiers,
 )
 from busbw.hardware.fabrics import Fabric
 from busbw.hardware.links import LINK_KINDS, VERTEX_KINDS, LinkTable, NodeGraph, Path
-from busbw.hardware.node_topology import node_topology
+from busbw.hardware.nccl_links import nccl_link_rates, nccl_nvlink_bytes_per_s, nccl_pcie_bytes_per_s
 from busbw.hardware.what_if import SETTINGS, set_figures
 
 __all__ = [
@@ -75,10 +73,10 @@ __all__ = [
     "load_catalogue",
     "load_nodes",
     "matching_tiers",
+    "nccl_link_rates",
     "nccl_nvlink_bytes_per_s",
     "nccl_pcie_bytes_per_s",
     "nic_tier",
-    "node_topology",
     "pcie_bytes_per_s",
     "read_cluster_file",
     "set_figures",

@@ -17,6 +17,7 @@ from types import MappingProxyType
 from typing import Generic, TypeVar
 
 __all__ = [
+    "PCIE_GT_PER_S",
     "Accelerator",
     "Catalogue",
     "CpuLink",
@@ -36,7 +37,7 @@ __all__ = [
 _GIGA = 1e9
 _BITS_PER_BYTE = 8
 
-_PCIE_GT_PER_S = {1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0, 5: 32.0, 6: 64.0}
+PCIE_GT_PER_S = {1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0, 5: 32.0, 6: 64.0}
 """Transfers per second and lane, 1e9, by generation. Source: PCI Express Base Specification, link speeds."""
 _PCIE_CODING = {1: 0.8, 2: 0.8, 3: 128 / 130, 4: 128 / 130, 5: 128 / 130, 6: 242 / 256}
 """Share of transfers that carry data: 8b/10b, 128b/130b, 242 of 256 bytes a flit. Source: PCI Express Base
@@ -206,11 +207,11 @@ def pcie_bytes_per_s(generation: int, width: int) -> float:
     >>> round(pcie_bytes_per_s(4, 16) / 1e9, 1)
     31.5
     """
-    if generation not in _PCIE_GT_PER_S:
-        raise ValueError(f"PCIe generation {generation} is unknown; known: {sorted(_PCIE_GT_PER_S)}")
+    if generation not in PCIE_GT_PER_S:
+        raise ValueError(f"PCIe generation {generation} is unknown; known: {sorted(PCIE_GT_PER_S)}")
     if width < 1:
         raise ValueError(f"PCIe width {width} is below 1 lane")
-    return _PCIE_GT_PER_S[generation] * _GIGA * _PCIE_CODING[generation] * width / _BITS_PER_BYTE
+    return PCIE_GT_PER_S[generation] * _GIGA * _PCIE_CODING[generation] * width / _BITS_PER_BYTE
 
 
 @lru_cache(maxsize=1)

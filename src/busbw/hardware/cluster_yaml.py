@@ -220,7 +220,7 @@ def _node(told: str | _NodeFile, path: Path, lines: dict[tuple[Any, ...], int]) 
             name=path.stem,
             title=f"described in {path.name}",
             cpu=told.cpu or "not stated",
-            sources={"all": f"described in {path.name}", "cpu_link": "Intel Sapphire Rapids, a guess"},
+            sources={"all": f"described in {path.name}", "cpu_id": "Intel Sapphire Rapids: a guess"},
             cpu_id=identity,
             cpu_link=cpu_link(identity),
             **(defaults | changes),

@@ -15,6 +15,7 @@ from functools import lru_cache
 from importlib import resources
 
 from busbw.hardware.catalogue import Accelerator, find_accelerator
+from busbw.hardware.nccl_links import nccl_nvlink_bytes_per_s, nccl_pcie_bytes_per_s
 
 __all__ = [
     "ExpectedRange",
@@ -23,8 +24,6 @@ __all__ = [
     "expected_busbw",
     "expected_small_message_time",
     "matching_tiers",
-    "nccl_nvlink_bytes_per_s",
-    "nccl_pcie_bytes_per_s",
     "nic_tier",
     "tiers",
 ]
@@ -189,24 +188,6 @@ def nic_tier(nic_gbps: float, count: int = 1) -> Tier:
     line_rate = nic_gbps * _GIGA / _BITS_PER_BYTE * count
     name = f"one {nic_gbps:g} Gb/s NIC" if count == 1 else f"{count} NICs of {nic_gbps:g} Gb/s"
     return Tier(name, "nic", line_rate * _number(row["low"]), line_rate * _number(row["high"]), str(row["source"]))
-
-
-def nccl_pcie_bytes_per_s(generation: int, width: int) -> float:
-    """What NCCL's topology search assumes of a PCIe link: width * v / 80 GB/s. Source: NVIDIA/nccl, src/graph/topo.cc.
-
-    >>> [nccl_pcie_bytes_per_s(generation, 16) / 1e9 for generation in (3, 4, 5, 6)]
-    [12.0, 24.0, 48.0, 96.0]
-    """
-    per_lane = _mapping(_section("pcie")["v_per_lane"]).get(str(generation))
-    if per_lane is None or width < 1:
-        raise ValueError(f"PCIe generation {generation}, width {width}: no such link")
-    return _number(per_lane) * width / 80 * _GIGA
-
-
-def nccl_nvlink_bytes_per_s(compute_capability: int) -> float | None:
-    """What NCCL assumes of one NVLink, one direction; None for GPUs without. Source: NVIDIA/nccl, src/graph/topo.h."""
-    found = _mapping(_section("nvlink")["link_GB_s"]).get(str(compute_capability))
-    return None if found is None else _number(found) * _GIGA
 
 
 def _one_node(accelerator: Accelerator | None, ranks: int, kind: str) -> ExpectedRange | None:
@@ -374,9 +355,9 @@ def _pcie_tiers() -> list[Tier]:
 
 def _nvlink_tiers(accelerator: Accelerator) -> list[Tier]:
     row = _section("nvlink")
-    link = nccl_nvlink_bytes_per_s(accelerator.compute_capability or 0)
-    if link is None or not accelerator.nvlinks.value:
+    if accelerator.compute_capability is None or not accelerator.nvlinks.value:
         return []
+    link = nccl_nvlink_bytes_per_s(accelerator.compute_capability)
     low, high = _number(row["practical_low"]) * link, _number(row["practical_high"]) * link
     return [
         Tier(f"{count} NVLink" + ("s" if count > 1 else ""), "nvlink", low * count, high * count, str(row["source"]))

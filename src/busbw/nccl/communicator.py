@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from busbw.errors import InputError
-from busbw.hardware import find_node, load_nodes, node_topology
+from busbw.hardware import find_node, load_nodes
+from busbw.hardware.formats import node_to_nccl_topology
 from busbw.hardware.formats.nccl_topo_xml import NcclTopology, read_nccl_topology
 from busbw.nccl.choice import Call, Choice, Choices, FloatTable, call_causes, choose, estimated_times_us
 from busbw.nccl.connect import channel_count, nvls_channel_count
@@ -157,7 +158,7 @@ def named_topology(cluster: str, nodes: int, settings: Settings) -> tuple[NcclTo
 
     nodes counts hosts. Hosts of a blueprint that share NVLink are filled domain by domain and count as one node, unless
     NCCL_MNNVL_ENABLE=0; a file counts as one node, however many hosts it holds. Raises InputError for what is neither,
-    with the nearest name, and for domains that are not filled evenly.
+    with the nearest name, for GPUs that NCCL does not run on, and for domains that are not filled evenly.
     """
     path = Path(cluster)
     if path.is_file():
@@ -170,6 +171,8 @@ def named_topology(cluster: str, nodes: int, settings: Settings) -> tuple[NcclTo
             f"{cluster}: no such file, and no such node; nearest: {nearest}. `busbw hardware` lists nodes, and "
             "NCCL_TOPO_DUMP_FILE makes NCCL write the file of a machine."
         )
+    if node.accelerator.compute_capability is None:
+        raise InputError(f"{node.name}: {node.accelerator.name} is no NVIDIA GPU, so NCCL does not run there.")
     if nodes < 1:
         raise InputError(f"{nodes} nodes: a communicator has at least one node.")
     hosts = min(nodes, node.nvlink_domain_nodes) if settings.mnnvl else 1
@@ -179,7 +182,7 @@ def named_topology(cluster: str, nodes: int, settings: Settings) -> tuple[NcclTo
             f"{nodes} nodes of {cluster} fill NVLink domains of {hosts} unevenly, which is not modelled; "
             f"nearest: {fewer} or {fewer + hosts}."
         )
-    topology, notes = node_topology(node, hosts)
+    topology, notes = node_to_nccl_topology(node, hosts)
     if hosts > 1:
         notes.append(f"{hosts} hosts share NVLink, so NCCL counts them as one node: {nodes // hosts} in all.")
     return topology, nodes // hosts, notes

@@ -14,6 +14,7 @@ from importlib.resources import files
 from typing import Any
 
 from busbw.errors import InputError
+from busbw.hardware import nccl_link_rates
 
 __all__ = ["DEFAULT_VERSION", "Constants", "known_versions", "load_constants"]
 
@@ -71,6 +72,7 @@ def load_constants(version: str = DEFAULT_VERSION) -> Constants:
     changes = data.get("changes", {})
     sections = ("links", "search", "channels", "latency", "bandwidth", "threads")
     values = {name: {**whole[name], **changes.get(name, {})} for name in sections}
+    values["links"] = {**nccl_link_rates(), **values["links"]}
     return Constants(data["version"], data["verified"], data["how"], **values)
 
 

@@ -69,7 +69,7 @@ SCHEMAS: dict[str, pa.Schema] = {
     "counters": pa.schema([*_WHERE, ("host", pa.string()), ("device", pa.string()), ("port", pa.int32()), ("name", pa.string()),
                            ("value", pa.float64()), ("time_ns", pa.int64()), ("labels", _WORDS)]),
     # A port of a NIC or of a switch (ibstat, ibv_devinfo, iblinkinfo, ibnetdiscover, ethtool). rate: data of all lanes, one direction, line
-    # code taken off (4X QDR: 32 Gb/s; readers/link_speeds.py); NULL where the port is down. possible_*: what both ends could do. peer: name
+    # code taken off (4X QDR: 32 Gb/s; hardware/link_speeds.py); NULL where the port is down. possible_*: what both ends could do. peer: name
     # of the node at the other end of the cable, as its own row has it in device. node_kind: ca, switch, router, netdev. state: active, down,
     # init, armed; physical_state: link_up, polling, disabled, training ... A tool may know only some columns.
     "ports": pa.schema([*_WHERE, ("host", pa.string()), ("device", pa.string()), ("node_kind", pa.string()), ("port", pa.int32()),

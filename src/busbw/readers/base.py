@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 
@@ -24,6 +24,8 @@ __all__ = [
     "TableReader",
     "Template",
     "Topology",
+    "place",
+    "place_and_host",
 ]
 
 Topology = TopologyMatrix | NcclTopology | NcclGraphs
@@ -60,6 +62,16 @@ class PlainLine:
     host: str | None
     event: str | None
     """The template that took it, if one did."""
+
+
+def place(artefact: Artefact, line: PlainLine) -> dict[str, Any]:
+    """The columns that say where a row comes from."""
+    return {"artefact": artefact.sha256, "line": line.number, "byte_offset": line.byte_offset}
+
+
+def place_and_host(artefact: Artefact, line: PlainLine, host: str | None) -> dict[str, Any]:
+    """The same, and the host that the row speaks of."""
+    return place(artefact, line) | {"host": host}
 
 
 @runtime_checkable

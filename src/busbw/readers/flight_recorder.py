@@ -12,10 +12,9 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
-from busbw.errors import Loss
+from busbw.errors import Loss, Losses
 from busbw.observations import Artefact, rows_of
 from busbw.readers.base import Item
 from busbw.readers.json_values import integer, small_integer
@@ -105,7 +104,7 @@ class _Dump:
 
     def __init__(self, artefact: Artefact) -> None:
         self.artefact = artefact
-        self.losses: dict[str, Loss] = {}
+        self.losses = Losses(artefact.path)
         self.members: dict[str, Any] = {}
         self.places: dict[str, tuple[int, int]] = {}
         """(line, byte offset) of top-level members."""
@@ -114,9 +113,7 @@ class _Dump:
 
     def lose(self, kind: str, line: int | None, detail: str) -> None:
         """Counts one loss."""
-        known = self.losses.get(kind)
-        loss = Loss(kind, self.artefact.path, line, detail)
-        self.losses[kind] = replace(known, count=known.count + 1) if known else loss
+        self.losses.add(kind, line, detail)
 
     def take_pickle(self, data: bytes) -> None:
         """A pickle; of a cut one, the entries that were whole."""
@@ -204,7 +201,7 @@ class _Dump:
         progress = list(self._progress(rank, groups, desc_of_id))
         if progress:
             yield rows_of("collective_progress", progress)
-        yield from self.losses.values()
+        yield from self.losses
 
     def _check_version(self) -> None:
         text = _text(self.members.get("version"))

@@ -15,9 +15,10 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from busbw.errors import Losses
 from busbw.observations import Artefact, rows_of
-from busbw.readers.base import Item, Lines, PlainLine
-from busbw.readers.plain_rows import Damage, by_writer, place
+from busbw.readers.base import Item, Lines, PlainLine, place_and_host
+from busbw.readers.plain_rows import by_writer
 
 __all__ = ["READER"]
 
@@ -38,18 +39,18 @@ class GpuMonitorReader(Lines):
 
     def read_lines(self, artefact: Artefact, lines: Sequence[PlainLine]) -> Iterator[Item]:
         """Rows of `counters`: device `GPU 0`, name as in the header, its unit (of dmon) among the labels."""
-        damage = Damage(artefact)
+        losses = Losses(artefact.path)
         for written in by_writer(lines):
-            rows = list(_read(artefact, written, damage))
+            rows = list(_read(artefact, written, losses))
             if rows:
                 yield rows_of("counters", rows)
-        yield from damage.losses()
+        yield from losses
 
 
 READER = GpuMonitorReader()
 
 
-def _read(artefact: Artefact, lines: Sequence[PlainLine], damage: Damage) -> Iterator[dict[str, Any]]:
+def _read(artefact: Artefact, lines: Sequence[PlainLine], losses: Losses) -> Iterator[dict[str, Any]]:
     columns: list[str] = []
     units: list[str] = []
     entities = False
@@ -70,16 +71,16 @@ def _read(artefact: Artefact, lines: Sequence[PlainLine], damage: Damage) -> Ite
             continue
         device, moment, cells, names = row[0], row[1], row[2], columns if entities else columns[len(row[3]) :]
         if len(cells) != len(names):
-            damage.add("damaged-row", line, f"{len(cells)} cells under {len(names)} columns")
+            losses.add("damaged-row", line.number, f"{len(cells)} cells under {len(names)} columns")
             continue
         for i, (name, cell) in enumerate(zip(names, cells, strict=True)):
             if _NUMBER.fullmatch(cell) is not None:
                 labels = [("unit", units[i])] if len(units) == len(names) else []
                 yield {
-                    **place(artefact, line), "device": device, "name": name, "value": float(cell), "time_ns": moment, "labels": labels,
+                    **place_and_host(artefact, line, line.host), "device": device, "name": name, "value": float(cell), "time_ns": moment, "labels": labels,
                 }  # fmt: skip
             elif cell not in _NO_VALUE:
-                damage.add("damaged-value", line, f"{cell[:20]!r} in column {name} is no number")
+                losses.add("damaged-value", line.number, f"{cell[:20]!r} in column {name} is no number")
 
 
 def _entity_row(text: str) -> tuple[str, int | None, list[str], list[str]] | None:

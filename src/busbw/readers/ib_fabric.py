@@ -4,17 +4,15 @@
               4   21[  ] ==( 4X      25.78125 Gbps Active/  LinkUp)==>      40    1[  ] "node3 mlx5_0" ( Could be 53.125 Gbps)
               4   22[  ] ==(                Down/ Polling)==>             [  ] "" ( )
 
-    Switch  36 "S-08c0eb0300f6fc26"        # "MF0;sw1:MQM8700/U1" enhanced port 0 lid 4 lmc 0
-    [21]    "H-e8ebd303003a3a60"[1](e8ebd303003a3a60)      # "node3 mlx5_0" lid 40 4xEDR
-
 One row of `ports` for each end that is listed, so that a cable has two; one row of `devices` for each node of ibhosts and its like. `device` and
 `peer` are the nodes' descriptions as printed, so that they join with each other; `guid`, the port's of an adapter and the node's of a switch, joins
 with ibstat. `host` is the first word of an adapter's description (`node3 mlx5_0`, as rdma-ndd sets it), not the host that ran the tool.
 `possible_*` is what iblinkinfo says the link could be; where it says nothing else of a link that is up, width and rate are the best that both
-ends can do. Rates: link_speeds.py. A port without a partner has no rate: what ibnetdiscover -p prints there is left from before
+ends can do. Rates: hardware/link_speeds.py. A port without a partner has no rate: what ibnetdiscover -p prints there is left from before
 (InfiniBand Architecture Specification C14-24.2.1). ibnetdiscover prints no states: a port in it has a partner, and no more is known.
 ibportstate and `smpquery portinfo` know a port by the LID of its node and not by name.
-Formats: rdma-core infiniband-diags/iblinkinfo.c (print_port), ibdiag_common.c (get_max_msg), ibnetdiscover.c, scripts/ibhosts.
+Formats: rdma-core infiniband-diags/iblinkinfo.c (print_port), ibdiag_common.c (get_max_msg), ibnetdiscover.c, scripts/ibhosts. Lines of
+ibnetdiscover are read by hardware/formats/ibnetdiscover.py.
 """
 
 from __future__ import annotations
@@ -24,11 +22,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from busbw.errors import Losses
+from busbw.hardware.formats.ibnetdiscover import begins_as_port, device_of_line, ends_device, port_of_line
+from busbw.hardware.link_speeds import lane_bytes_per_s, speed_name
 from busbw.observations import Artefact, rows_of
-from busbw.readers.base import Item, Lines, PlainLine, Template
-from busbw.readers.link_speeds import lane_bytes_per_s, physical_state, port_state, speed_name
-from busbw.readers.losses import Losses
-from busbw.readers.tool_output import ToolLine, guid, place, tool_lines
+from busbw.readers.base import Item, Lines, PlainLine, Template, place_and_host
+from busbw.readers.link_states import physical_state, port_state
+from busbw.readers.tool_output import ToolLine, guid, tool_lines
 
 __all__ = ["READER"]
 
@@ -56,22 +56,8 @@ _SPEED = re.compile(r"(?P<width>\d{1,2})X\s+(?P<lane>\d{1,4}(?:\.\d{1,5})?) Gbps
 _COULD_WIDTH = re.compile(r"Could be (?P<width>\d{1,2})X", re.ASCII)
 _COULD_SPEED = re.compile(r"Could be (?:(?P<lane>\d{1,4}(?:\.\d{1,5})?) Gbps|(?P<fdr10>FDR10))", re.ASCII)
 
-_DISCOVER_NODE = re.compile(
-    r'(?P<kind>Switch|Ca|Rt)\s+(?P<ports>\d{1,4}) "[SHR]-(?P<guid>[0-9a-f]{1,16})"\s*# "(?P<name>[^"]{0,256})"'
-    r"(?: (?:base|enhanced) port 0 lid (?P<lid>\d{1,5}) lmc \d+)?.*",
-    re.ASCII,
-)
-_DISCOVER_LINK = re.compile(
-    r'\[(?P<port>\d{1,4})\](?:\[ext \d+\])?(?:\((?P<guid>[0-9a-f]{1,16})\))?\s*"[SHR]-(?P<peer_guid>[0-9a-f]{1,16})"\[(?P<peer_port>\d{1,4})\](?:\[ext \d+\])?'
-    r'(?:\([0-9a-f]{1,16}\))?\s*# (?:lid (?P<lid>\d{1,5}) lmc \d+ )?"(?P<peer>[^"]{0,256})" lid \d{1,5} (?P<width>\d{1,2})x(?P<speed>\w{1,8})\b.*',
-    re.ASCII,
-)
-_NODE_ENDS = re.compile(
-    r'(?:vendid|devid|sysimgguid|switchguid|caguid|rtguid)=|(?:Switch|Ca|Rt)\s+\d+ "|(?:Switch|CA|Router): ', re.ASCII
-)
-"""Lines in front of a node of ibnetdiscover, and heads of nodes that are damaged: the ports below belong to no node before them."""
-_DISCOVER_LINE = re.compile(r'\[[^\]"]{0,24}\]?[^"]{0,40}"[SHR]-[0-9a-f].*# ')
-"""What the line of a link begins with, damaged or not."""
+_NODE_ENDS = re.compile(r"(?:Switch|CA|Router): ")
+"""Heads of nodes of iblinkinfo, damaged or not: the ports below belong to no node before them."""
 _PORT_LIST = re.compile(
     r"(?P<kind>CA|SW|RT)\s+(?P<lid>\d{1,5})\s+(?P<port>\d{1,4}) 0x(?P<guid>[0-9a-f]{16}) (?P<width>\d{1,2}|\?+)x (?P<speed>[\w?]{1,8})\s*"
     r"(?:- (?:CA|SW|RT)\s+\d{1,5}\s+(?P<peer_port>\d{1,4}) 0x[0-9a-f]{16} \( '(?P<name>.{0,256}?)' - '(?P<peer>.{0,256})' \)|'(?P<alone>.{0,256})')\s*",
@@ -135,10 +121,12 @@ READER = FabricReader()
 def _is_known(text: str) -> bool:
     begins = text.lstrip()[:1]
     if begins == "[":
-        return _DISCOVER_LINE.match(text) is not None
+        return begins_as_port(text)
     if "==(" in text:
         return _LINK.fullmatch(text) is not None
-    return any(shape.match(text) is not None for shape in (_NODE, _DISCOVER_NODE, _PORT_LIST_LINE, _LISTED_NODE_LINE))
+    if device_of_line(text) is not None:
+        return True
+    return any(shape.match(text) is not None for shape in (_NODE, _PORT_LIST_LINE, _LISTED_NODE_LINE))
 
 
 class _Reading:
@@ -156,16 +144,17 @@ class _Reading:
         if "==" in text and _LINK_LINE.search(text) is not None:
             self.link(tool)
         elif text[:1] == "[":
-            if _DISCOVER_LINE.match(text) is not None:
+            if begins_as_port(text):
                 self.discovered_link(tool)
         elif _PORT_LIST_LINE.match(text) is not None:
             self.listed_port(tool)
         elif _LISTED_NODE_LINE.match(text) is not None:
             self.listed_node(tool)
-        elif (node := _DISCOVER_NODE.fullmatch(text)) is not None or (node := _NODE.fullmatch(text)) is not None:
-            lid = node["lid"] if "lid" in node.re.groupindex else None
+        elif (device := device_of_line(text)) is not None:
+            self.nodes[tool.writer] = _Node(device.kind, device.name or None, guid(device.guid), device.lid)
+        elif (node := _NODE.fullmatch(text)) is not None:
             self.nodes[tool.writer] = _Node(
-                _KINDS[node["kind"].lower()], node["name"] or None, guid(node["guid"] or ""), int(lid) if lid else None
+                _KINDS[node["kind"].lower()], node["name"] or None, guid(node["guid"] or "")
             )
         elif (info := _PORT_INFO.fullmatch(text)) is not None:
             lid = int(info["lid"]) if info["lid"] is not None else None
@@ -174,7 +163,7 @@ class _Reading:
         elif ":.." in text and tool.writer in self.info:
             if (row := _PORT_INFO_ROW.fullmatch(text)) is not None:
                 self.port_info(self.info[tool.writer], tool.line, row["key"], row["value"])
-        elif tool.is_command or _NODE_ENDS.match(text) is not None:
+        elif tool.is_command or ends_device(text) or _NODE_ENDS.match(text) is not None:
             self.nodes.pop(tool.writer, None)
             self.info.pop(tool.writer, None)
 
@@ -188,7 +177,7 @@ class _Reading:
     def port(self, line: PlainLine, kind: str | None, name: str | None, columns: dict[str, Any]) -> None:
         host = _HOST_AND_DEVICE.fullmatch(name) if name is not None and kind != "switch" else None
         self.ports.append({
-            **place(self.artefact, line, host["host"] if host is not None else None), "device": name, "node_kind": kind, "link_layer": "InfiniBand",
+            **place_and_host(self.artefact, line, host["host"] if host is not None else None), "device": name, "node_kind": kind, "link_layer": "InfiniBand",
             **columns,
         })  # fmt: skip
 
@@ -241,19 +230,17 @@ class _Reading:
 
     def discovered_link(self, tool: ToolLine) -> None:
         """A port of ibnetdiscover, below its node."""
-        found = _DISCOVER_LINK.fullmatch(tool.text)
-        lane = lane_bytes_per_s(found["speed"]) if found is not None else None
-        if found is None or lane is None:
+        port = port_of_line(tool.text)
+        if port is None or port.bytes_per_s is None:
             self.damaged(tool.line, "a link of ibnetdiscover")
             return
         node = self.nodes.get(tool.writer) or _Node("", None, None)
-        is_switch = found["guid"] is None
+        is_switch = port.guid is None
         if node.kind and is_switch != (node.kind == "switch"):  # the header of this node was lost
             node = _Node("switch" if is_switch else "ca", None, None)
-        width = int(found["width"])
         columns = {
-            "port": int(found["port"]), "guid": guid(found["guid"] or "") or node.guid, "lid": int(found["lid"]) if found["lid"] else node.lid,
-            "width": width, "rate_bytes_per_s": width * lane, "peer": found["peer"] or None, "peer_port": int(found["peer_port"]),
+            "port": port.port, "guid": guid(port.guid or "") or node.guid, "lid": port.lid or node.lid, "width": port.width,
+            "rate_bytes_per_s": port.bytes_per_s, "peer": port.peer or None, "peer_port": port.peer_port,
         }  # fmt: skip
         self.port(tool.line, node.kind or None, node.name, columns)
 
@@ -313,7 +300,7 @@ class _Reading:
         host = _HOST_AND_DEVICE.fullmatch(name) if kind == "ca" else None
         attributes = {"guid": guid(found["guid"]), "ports": found["ports"], "lid": found["lid"]}
         self.devices.append({
-            **place(self.artefact, tool.line, host["host"] if host is not None else None), "kind": kind, "name": name,
+            **place_and_host(self.artefact, tool.line, host["host"] if host is not None else None), "kind": kind, "name": name,
             "attributes": {key: value for key, value in attributes.items() if value is not None},
         })  # fmt: skip
 

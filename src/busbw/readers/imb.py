@@ -14,10 +14,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from busbw.errors import Losses
 from busbw.observations import Artefact, rows_of
-from busbw.readers.base import Item, Lines, PlainLine, Template
-from busbw.readers.losses import Losses
-from busbw.readers.text_values import finite, nanoseconds, place
+from busbw.readers.base import Item, Lines, PlainLine, Template, place
+from busbw.readers.losses import add_broken_row
+from busbw.readers.text_values import finite, nanoseconds
 
 __all__ = ["READER"]
 
@@ -131,7 +132,7 @@ def _row(table: _Table, line: PlainLine, losses: Losses) -> dict[str, Any] | Non
         if i == len(tokens) or (_COUNT if is_count else _FIGURE).fullmatch(tokens[i]) is None:
             if line.event == "imb.sample_failed" or (i < 2 and i < len(tokens)):
                 return None
-            losses.add_broken_row(line.number, i + 1, len(table.columns), name, cut=i >= len(tokens) - 1)
+            add_broken_row(losses, line.number, i + 1, len(table.columns), name, cut=i >= len(tokens) - 1)
             return None
         values[name] = tokens[i]
     if len(tokens) > len(table.columns) and _FIGURE.fullmatch(tokens[len(table.columns)]):

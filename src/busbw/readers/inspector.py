@@ -12,10 +12,9 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
-from busbw.errors import Loss
+from busbw.errors import Losses
 from busbw.observations import Artefact, rows_of
 from busbw.readers.base import Item
 from busbw.readers.json_values import integer, small_integer
@@ -51,7 +50,7 @@ class InspectorReader:
 
     def read(self, artefact: Artefact) -> Iterator[Item]:
         """`measurements`, and the same as rows of `collectives` that say which rank and which call."""
-        losses: dict[str, Loss] = {}
+        losses = Losses(artefact.path)
         tables: dict[tuple[Any, ...], int] = {}
         measured: list[dict[str, Any]] = []
         seen: list[dict[str, Any]] = []
@@ -59,7 +58,7 @@ class InspectorReader:
             kind, record = _record(raw)
             if record is None:
                 if kind is not None:
-                    _lose(losses, artefact, number, kind)
+                    losses.add(kind, number, _DETAILS[kind])
                 continue
             where = {"artefact": artefact.sha256, "line": number, "byte_offset": offset}
             measurement, collective = _rows(record, tables)
@@ -72,7 +71,7 @@ class InspectorReader:
         if seen:
             yield rows_of("measurements", measured)
             yield rows_of("collectives", seen)
-        yield from losses.values()
+        yield from losses
 
 
 READER = InspectorReader()
@@ -82,11 +81,6 @@ _DETAILS = {
     "damaged-row": "a line is no JSON object of the Inspector and was left out",
     "long-line": f"a line longer than {LONGEST_LINE // 2**20} MiB was left out",
 }
-
-
-def _lose(losses: dict[str, Loss], artefact: Artefact, line: int, kind: str) -> None:
-    known = losses.get(kind)
-    losses[kind] = replace(known, count=known.count + 1) if known else Loss(kind, artefact.path, line, _DETAILS[kind])
 
 
 def _lines(artefact: Artefact) -> Iterator[tuple[int, int, bytes]]:

@@ -17,9 +17,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from busbw.errors import Losses
 from busbw.observations import Artefact, rows_of
-from busbw.readers.base import Item, Lines, PlainLine
-from busbw.readers.plain_rows import Damage, by_writer, event_row, place
+from busbw.readers.base import Item, Lines, PlainLine, place_and_host
+from busbw.readers.plain_rows import by_writer, event_row
 
 __all__ = ["READER"]
 
@@ -69,22 +70,22 @@ class LspciReader(Lines):
         Events of links and of access control carry bus_id and device_class of the device they stand under, if there is one.
         A tree gives rows pci_tree: attribute `parent` is the bus_id of the bridge above.
         """
-        damage = Damage(artefact)
+        losses = Losses(artefact.path)
         for written in by_writer(lines):
-            devices, events = _devices(artefact, written, damage)
+            devices, events = _devices(artefact, written, losses)
             tree = _tree(artefact, written)
             if events:
                 yield rows_of("events", events)
             if devices or tree:
                 yield rows_of("devices", [_row(artefact, device) for device in devices] + tree)
-        yield from damage.losses()
+        yield from losses
 
 
 READER = LspciReader()
 
 
 def _devices(
-    artefact: Artefact, lines: Sequence[PlainLine], damage: Damage
+    artefact: Artefact, lines: Sequence[PlainLine], losses: Losses
 ) -> tuple[list[_Device], list[dict[str, Any]]]:
     """The devices and the events of one writer."""
     devices: list[_Device] = []
@@ -102,13 +103,15 @@ def _devices(
         elif _COMMAND.search(line.text) is not None:
             device = None  # what comes now is of another call
         elif (found := _KEY.search(line.text)) is not None:
-            event = _property(damage, line, device, found[1], found[2].strip())
+            event = _property(losses, line, device, found[1], found[2].strip())
             if event is not None:
-                events.append(event)
+                events.append(event_row(artefact, line, *event))
     return devices, events
 
 
-def _property(damage: Damage, line: PlainLine, device: _Device | None, key: str, value: str) -> dict[str, Any] | None:
+def _property(
+    losses: Losses, line: PlainLine, device: _Device | None, key: str, value: str
+) -> tuple[str, dict[str, str | None]] | None:
     """Notes one line of a device; the event that it is, if any."""
     attributes = device.attributes if device is not None else {}
     if key in _SIMPLE:
@@ -120,10 +123,10 @@ def _property(damage: Damage, line: PlainLine, device: _Device | None, key: str,
     owner = {"bus_id": device.bus_id, "device_class": device.kind} if device is not None else {}
     if key == "ACSCtl":
         if _FLAGS.match(value) is None:
-            damage.add("damaged-value", line, f"ACSCtl holds no flags: {value[:40]!r}")
+            losses.add("damaged-value", line.number, f"ACSCtl holds no flags: {value[:40]!r}")
             return None
         attributes.setdefault("acs", value)
-        return event_row(damage.artefact, line, "pci.acs", {"flags": value, **owner})
+        return "pci.acs", {"flags": value, **owner}
     pattern, prefix = (_CAPABILITY, "max_") if key == "LnkCap" else (_STATUS, "")
     found = pattern.match(value)
     if found is None:
@@ -131,17 +134,17 @@ def _property(damage: Damage, line: PlainLine, device: _Device | None, key: str,
         if unknown is not None:
             attributes.setdefault("max_width" if prefix else "link_width", unknown["width"])
         else:
-            damage.add("damaged-value", line, f"{key} without speed and width: {value[:60]!r}")
+            losses.add("damaged-value", line.number, f"{key} without speed and width: {value[:60]!r}")
         return None
     attributes.setdefault("max_speed_gts" if prefix else "link_speed_gts", found["speed"])
     attributes.setdefault("max_width" if prefix else "link_width", found["width"])
     event = "pci.link_capability" if prefix else "pci.link_status"
-    return event_row(damage.artefact, line, event, {**found.groupdict(), **owner})
+    return event, {**found.groupdict(), **owner}
 
 
 def _row(artefact: Artefact, device: _Device) -> dict[str, Any]:
     return {
-        **place(artefact, device.line),
+        **place_and_host(artefact, device.line, device.line.host),
         "rank": device.line.rank,
         "kind": "pci_device",
         "bus_id": device.bus_id,
@@ -179,7 +182,7 @@ def _tree(artefact: Artefact, lines: Sequence[PlainLine]) -> list[dict[str, Any]
                 bridge = f"{domain}:{bus}:{slot[1]}"
                 rest = text[slot.end() :]
                 rows.append({
-                    **place(artefact, line), "rank": line.rank, "kind": "pci_tree", "bus_id": bridge,
+                    **place_and_host(artefact, line, line.host), "rank": line.rank, "kind": "pci_tree", "bus_id": bridge,
                     "name": rest.strip() if rest[:2] == "  " else None,
                     "attributes": {"parent": parent} if parent is not None else {},
                 })  # fmt: skip

@@ -22,11 +22,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from busbw.errors import Losses
+from busbw.hardware.link_speeds import lane_bytes_per_s
 from busbw.observations import Artefact, rows_of
-from busbw.readers.base import Item, Lines, PlainLine, Template
-from busbw.readers.link_speeds import lane_bytes_per_s, physical_state, port_state
-from busbw.readers.losses import Losses
-from busbw.readers.tool_output import ToolLine, place, tool_lines
+from busbw.readers.base import Item, Lines, PlainLine, Template, place_and_host
+from busbw.readers.link_states import physical_state, port_state
+from busbw.readers.tool_output import ToolLine, tool_lines
 from busbw.units import GBIT
 
 __all__ = ["READER"]
@@ -138,14 +139,14 @@ class _Reading:
                 )
                 continue
             self.counters.append({
-                **place(self.artefact, tool.line, tool.host), "device": report.device, "name": name, "value": float(cell),
+                **place_and_host(self.artefact, tool.line, tool.host), "device": report.device, "name": name, "value": float(cell),
                 "labels": {"lane": str(lane)} if name in _PER_LANE else None,
             })  # fmt: skip
 
     def close(self, report: _Report) -> None:
         if report.line is not None and report.values:
             self.ports.append({
-                **place(self.artefact, report.line, report.host), "device": report.device, "node_kind": "ca", **self.columns(report.values),
+                **place_and_host(self.artefact, report.line, report.host), "device": report.device, "node_kind": "ca", **self.columns(report.values),
             })  # fmt: skip
         report.line, report.host, report.values = None, None, {}
 

@@ -12,12 +12,12 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from busbw.errors import Loss
+from busbw.errors import Losses
 from busbw.observations import Artefact, rows_of
 from busbw.readers.base import Item, PlainLine, Template
 from busbw.units import GB
@@ -250,7 +250,7 @@ class NcclTestsReader:
 
     def read_lines(self, artefact: Artefact, lines: Sequence[PlainLine]) -> Iterator[Item]:
         """One row of `measurements` for each half of each row of each table; damage counted by kind."""
-        losses = _Losses(artefact.path)
+        losses = Losses(artefact.path)
         tables = _Reading(losses).tables(lines)
         tables = _without_copies(tables, losses)
         measurements: list[dict[str, Any]] = []
@@ -258,28 +258,16 @@ class NcclTestsReader:
             measurements.extend(_measurements(table, index, artefact, losses))
         if measurements:
             yield rows_of("measurements", measurements)
-        yield from losses.met.values()
+        yield from losses
 
 
 READER = NcclTestsReader()
 
 
-class _Losses:
-    """Damage by kind: the first place, and how often."""
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-        self.met: dict[str, Loss] = {}
-
-    def add(self, kind: str, line: int, detail: str) -> None:
-        known = self.met.get(kind)
-        self.met[kind] = replace(known, count=known.count + 1) if known else Loss(kind, self.path, line, detail)
-
-
 class _Reading:
     """Goes through the lines once and sorts them into tables."""
 
-    def __init__(self, losses: _Losses) -> None:
+    def __init__(self, losses: Losses) -> None:
         self.losses = losses
         self.streams: dict[int | str | None, _Stream] = {}
         self.command: _Command | None = None
@@ -504,7 +492,7 @@ def _whole(line: PlainLine, tokens: list[str], used: int, first: dict[str, str],
     return _Row(line, tuple(tokens[:used]), first, complete) if complete else None
 
 
-def _without_copies(tables: list[_Table], losses: _Losses) -> list[_Table]:
+def _without_copies(tables: list[_Table], losses: Losses) -> list[_Table]:
     """Tables without the rows that several processes, or a file pasted twice, printed again."""
     kept: list[_Table] = []
     seen: dict[str | None, list[set[tuple[str, ...]]]] = {}
@@ -534,7 +522,7 @@ def _without_copies(tables: list[_Table], losses: _Losses) -> list[_Table]:
     return kept
 
 
-def _measurements(table: _Table, index: int, artefact: Artefact, losses: _Losses) -> Iterator[dict[str, Any]]:
+def _measurements(table: _Table, index: int, artefact: Artefact, losses: Losses) -> Iterator[dict[str, Any]]:
     program = table.run.program or (table.command.program if table.command is not None else None)
     program = program or _program_by_factor(table)
     collective = COLLECTIVE_OF_PROGRAM[program] if program is not None else None
@@ -593,7 +581,7 @@ def _measurements(table: _Table, index: int, artefact: Artefact, losses: _Losses
             }
 
 
-def _size_of_group(table: _Table, program: str | None, losses: _Losses, old: bool) -> tuple[int | None, int | None]:
+def _size_of_group(table: _Table, program: str | None, losses: Losses, old: bool) -> tuple[int | None, int | None]:
     """Ranks of the communicator and its nodes, as far as the lines before the table say and its figures agree."""
     ranks, nodes = _listed_group(table.run)
     if ranks is None and table.command is not None and not table.run.devices:

@@ -13,10 +13,9 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
-from busbw.errors import Loss
+from busbw.errors import Loss, Losses
 from busbw.observations import Artefact, is_allowed_variable, rows_of
 from busbw.readers.base import Item
 from busbw.units import GB
@@ -68,7 +67,7 @@ class NcclTestsJsonReader:
             yield from _report(document)
         else:
             yield from _objects(document)
-        yield from document.losses.values()
+        yield from document.losses
 
 
 READER = NcclTestsJsonReader()
@@ -84,7 +83,7 @@ class _Document:
         if _HAS_BARE.search(data):
             data = _BARE.sub(_as_json_number, data)
         self.text = data.decode("latin-1")
-        self.losses: dict[str, Loss] = {}
+        self.losses = Losses(artefact.path)
         self._line = 1
         self._counted_to = 0
 
@@ -113,9 +112,7 @@ class _Document:
 
     def lose(self, kind: str, line: int | None, detail: str) -> None:
         """Counts one loss."""
-        known = self.losses.get(kind)
-        loss = Loss(kind, self.artefact.path, line, detail)
-        self.losses[kind] = replace(known, count=known.count + 1) if known else loss
+        self.losses.add(kind, line, detail)
 
 
 def _as_json_number(match: re.Match[bytes]) -> bytes:

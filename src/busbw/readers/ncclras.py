@@ -10,12 +10,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 
-from busbw.errors import Loss
+from busbw.errors import Loss, Losses
 from busbw.observations import Artefact, rows_of
 from busbw.readers.base import Item, PlainLine, Template
 
@@ -173,7 +173,7 @@ class RasJsonReader:
             yield Loss("too-large", artefact.path, None, detail)
             return
         text = b"".join(artefact.chunks()).decode("latin-1")
-        document = _Document(artefact, text)
+        document = _Document(artefact, text, Losses(artefact.path))
         if _STATUS_HEAD.match(text[:4096].encode("latin-1")):
             _status(document)
         else:
@@ -182,7 +182,7 @@ class RasJsonReader:
             yield rows_of("events", document.events)
         if document.progress:
             yield rows_of("collective_progress", document.progress)
-        yield from document.losses.values()
+        yield from document.losses
 
 
 JSON_READER = RasJsonReader()
@@ -193,9 +193,9 @@ class _Document:
     artefact: Artefact
     text: str
     """One character a byte."""
+    losses: Losses
     events: list[dict[str, Any]] = field(default_factory=list)
     progress: list[dict[str, Any]] = field(default_factory=list)
-    losses: dict[str, Loss] = field(default_factory=dict)
     line: int = 1
     counted_to: int = 0
 
@@ -208,10 +208,7 @@ class _Document:
 
     def lose(self, kind: str, position: int, detail: str) -> None:
         """Counts one loss."""
-        known = self.losses.get(kind)
-        line = self.where(position)[1]
-        loss = Loss(kind, self.artefact.path, line, detail)
-        self.losses[kind] = replace(known, count=known.count + 1) if known else loss
+        self.losses.add(kind, self.where(position)[1], detail)
 
     def object_at(self, position: int) -> tuple[dict[str, Any] | None, int]:
         """The object there and where it ends; None if it is damaged, and that is noted."""

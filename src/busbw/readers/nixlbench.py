@@ -15,10 +15,11 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from busbw.errors import Losses
 from busbw.observations import Artefact, rows_of
-from busbw.readers.base import Item, Lines, PlainLine
-from busbw.readers.losses import Losses
-from busbw.readers.text_values import FIGURE, finite, nanoseconds, place
+from busbw.readers.base import Item, Lines, PlainLine, place
+from busbw.readers.losses import add_broken_row
+from busbw.readers.text_values import FIGURE, finite, nanoseconds
 from busbw.units import GB
 
 __all__ = ["KEPT_OPTIONS", "READER"]
@@ -122,11 +123,11 @@ def _values(header: Sequence[str], line: PlainLine, losses: Losses) -> dict[str,
         if i == len(tokens) or shape.fullmatch(tokens[i]) is None:
             if i < 2 and i < len(tokens):
                 return None
-            losses.add_broken_row(line.number, i + 1, len(header), name, cut=i >= len(tokens) - 1)
+            add_broken_row(losses, line.number, i + 1, len(header), name, cut=i >= len(tokens) - 1)
             return None
     # The last figure of a line has one decimal today, up to six digits in 2025; one without any may be cut within its number.
     if "." not in tokens[len(header) - 1] and finite(tokens[len(header) - 1]) is not None and "tx" in header[-1]:
-        losses.add_broken_row(line.number, len(header), len(header), header[-1], cut=True)
+        add_broken_row(losses, line.number, len(header), len(header), header[-1], cut=True)
         return None
     values = dict(zip(header, tokens, strict=False))
     # Tables of 2025 give one bandwidth in three units, with six digits: they must agree, or the last one is cut.

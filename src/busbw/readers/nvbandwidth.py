@@ -15,10 +15,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from busbw.errors import Losses
 from busbw.observations import Artefact, rows_of
-from busbw.readers.base import Item, Lines, PlainLine, Template
-from busbw.readers.losses import Losses
-from busbw.readers.text_values import finite, place
+from busbw.readers.base import Item, Lines, PlainLine, Template, place
+from busbw.readers.text_values import finite
 from busbw.units import GB
 
 __all__ = ["JSON_READER", "LARGEST_JSON_BYTES", "READER"]

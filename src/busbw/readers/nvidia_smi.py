@@ -26,9 +26,10 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from busbw.errors import Losses
 from busbw.observations import Artefact, rows_of
-from busbw.readers.base import Item, Lines, PlainLine, Template
-from busbw.readers.plain_rows import Damage, bus_id_of, by_writer, event_row, place
+from busbw.readers.base import Item, Lines, PlainLine, Template, place_and_host
+from busbw.readers.plain_rows import bus_id_of, by_writer, event_row
 from busbw.units import GB
 
 __all__ = ["READER"]
@@ -108,7 +109,7 @@ class _Report:
 
     def __init__(self, artefact: Artefact) -> None:
         self.artefact = artefact
-        self.damage = Damage(artefact)
+        self.losses = Losses(artefact.path)
         self.events: list[dict[str, Any]] = []
         self.devices: list[dict[str, Any]] = []
         self.counters: list[dict[str, Any]] = []
@@ -127,7 +128,7 @@ class _Report:
         for table, rows in (("events", self.events), ("devices", self.devices), ("counters", self.counters)):
             if rows:
                 yield rows_of(table, rows)
-        yield from self.damage.losses()
+        yield from self.losses
 
     def take(self, line: PlainLine) -> None:
         """One line, whatever it is."""
@@ -155,7 +156,7 @@ class _Report:
         self, line: PlainLine, bus_id: str | None, name: str | None, attributes: dict[str, str]
     ) -> dict[str, Any]:
         row = {
-            **place(self.artefact, line),
+            **place_and_host(self.artefact, line, line.host),
             "rank": line.rank,
             "kind": "gpu",
             "bus_id": bus_id,
@@ -166,7 +167,15 @@ class _Report:
         return row
 
     def _counter(self, line: PlainLine, device: str | None, name: str, value: float, **columns: Any) -> None:
-        self.counters.append({**place(self.artefact, line), "device": device, "name": name, "value": value, **columns})
+        self.counters.append(
+            {
+                **place_and_host(self.artefact, line, line.host),
+                "device": device,
+                "name": name,
+                "value": value,
+                **columns,
+            }
+        )
 
     def _table(self, line: PlainLine) -> None:
         text = line.text
@@ -193,7 +202,7 @@ class _Report:
         elif self._table_gpu is not None and (mig := _MIG_ROW.match(text)) is not None:
             self._table_gpu["attributes"]["mig_mode"] = mig["mig"]
         elif re.search(_BUS, text) is not None and text.count("|") > 2:
-            self.damage.add("damaged-row", line, f"a GPU's row that cannot be read: {text[:60]!r}")
+            self.losses.add("damaged-row", line.number, f"a GPU's row that cannot be read: {text[:60]!r}")
 
     def _query(self, line: PlainLine) -> None:
         """A leaf or a section of -q, by its indentation."""
@@ -202,7 +211,9 @@ class _Report:
         leaf = _QUERY_LEAF.fullmatch(line.text)
         found = leaf or _QUERY_SECTION.fullmatch(line.text)
         if found is None:
-            self.damage.add("damaged-row", line, f"neither `key : value` nor a section: {line.text.strip()[:60]!r}")
+            self.losses.add(
+                "damaged-row", line.number, f"neither `key : value` nor a section: {line.text.strip()[:60]!r}"
+            )
             return
         depth = len(found["indent"].expandtabs(8))
         while self._sections and self._sections[-1][0] >= depth:
@@ -275,7 +286,7 @@ class _Report:
                 name = f"nvlink_{_snake(count['name'].replace('(s)', 's'))}"
                 self._counter(line, device, name, float(count["value"]), port=port, labels=labels)
         elif ":" not in rest:
-            self.damage.add("damaged-value", line, f"link {port} is neither a rate nor inactive: {rest[:40]!r}")
+            self.losses.add("damaged-value", line.number, f"link {port} is neither a rate nor inactive: {rest[:40]!r}")
 
     def _csv(self, line: PlainLine) -> None:
         cells = [cell.strip() for cell in line.text.split(",")]
@@ -288,7 +299,9 @@ class _Report:
             return
         if len(cells) != len(self._columns):
             if any(bus_id_of(cell) for cell in cells) or _STAMP.fullmatch(cells[0]) is not None:
-                self.damage.add("damaged-row", line, f"{len(cells)} cells under a header of {len(self._columns)}")
+                self.losses.add(
+                    "damaged-row", line.number, f"{len(cells)} cells under a header of {len(self._columns)}"
+                )
             else:
                 self._columns = []  # other text
             return

@@ -13,10 +13,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from busbw.errors import Losses
 from busbw.observations import Artefact, rows_of
-from busbw.readers.base import Item, Lines, PlainLine, Template
-from busbw.readers.losses import Losses
-from busbw.readers.text_values import finite, nanoseconds, place
+from busbw.readers.base import Item, Lines, PlainLine, Template, place
+from busbw.readers.text_values import finite, nanoseconds
 from busbw.units import GB
 
 __all__ = ["READER"]

@@ -15,9 +15,10 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from busbw.errors import Losses
 from busbw.observations import Artefact, rows_of
-from busbw.readers.base import Item, Lines, PlainLine, Template
-from busbw.readers.plain_rows import Damage, by_writer, event_row, place
+from busbw.readers.base import Item, Lines, PlainLine, Template, place_and_host
+from busbw.readers.plain_rows import by_writer, event_row
 
 __all__ = ["READER"]
 
@@ -60,16 +61,16 @@ class OfiReader(Lines):
 
     def read_lines(self, artefact: Artefact, lines: Sequence[PlainLine]) -> Iterator[Item]:
         """A row of `devices` (libfabric_provider) an entry; event libfabric.library for the version that fi_info prints."""
-        damage = Damage(artefact)
+        losses = Losses(artefact.path)
         for written in by_writer(lines):
-            yield from _read(artefact, written, damage)
-        yield from damage.losses()
+            yield from _read(artefact, written, losses)
+        yield from losses
 
 
 READER = OfiReader()
 
 
-def _read(artefact: Artefact, lines: Sequence[PlainLine], damage: Damage) -> Iterator[Item]:
+def _read(artefact: Artefact, lines: Sequence[PlainLine], losses: Losses) -> Iterator[Item]:
     devices: list[dict[str, Any]] = []
     events: list[dict[str, Any]] = []
     short: dict[str, Any] | None = None
@@ -103,7 +104,7 @@ def _read(artefact: Artefact, lines: Sequence[PlainLine], damage: Damage) -> Ite
             if len(long["attributes"]) < _MOST_ATTRIBUTES:
                 long["attributes"].setdefault(path, value)
         elif (short is not None or long is not None) and _BROKEN.fullmatch(text) is not None:
-            damage.add("damaged-row", line, f"neither `key: value` nor a section: {text.strip()[:60]!r}")
+            losses.add("damaged-row", line.number, f"neither `key: value` nor a section: {text.strip()[:60]!r}")
         elif text == "---":
             short = long = None
         elif not text[:1].isspace():
@@ -120,7 +121,7 @@ def _read(artefact: Artefact, lines: Sequence[PlainLine], damage: Damage) -> Ite
 
 def _device(artefact: Artefact, line: PlainLine, name: str | None) -> dict[str, Any]:
     return {
-        **place(artefact, line),
+        **place_and_host(artefact, line, line.host),
         "rank": line.rank,
         "kind": "libfabric_provider",
         "name": name,

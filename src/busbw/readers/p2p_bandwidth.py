@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
-from busbw.errors import Loss
+from busbw.errors import Losses
 from busbw.observations import Artefact, rows_of
 from busbw.readers.base import Item, PlainLine, Template
 from busbw.units import GB
@@ -53,16 +53,6 @@ class _Matrix:
     columns: tuple[str, ...] = ()
 
 
-@dataclass(slots=True)
-class _Losses:
-    path: str
-    met: dict[str, Loss] = field(default_factory=dict)
-
-    def add(self, kind: str, line: int, detail: str) -> None:
-        known = self.met.get(kind)
-        self.met[kind] = replace(known, count=known.count + 1) if known else Loss(kind, self.path, line, detail)
-
-
 class P2pBandwidthReader:
     """Output of p2pBandwidthLatencyTest, anywhere in a text."""
 
@@ -97,7 +87,7 @@ class P2pBandwidthReader:
         Quantities: peer_access (1 or 0, unit "1"); {unidirectional,bidirectional}_p2p_{enabled,disabled} (bytes/s);
         latency_p2p_{enabled,disabled} on the GPU's clock and cpu_latency_p2p_{enabled,disabled} on the CPU's (s).
         """
-        losses = _Losses(artefact.path)
+        losses = Losses(artefact.path)
         rows: list[dict[str, Any]] = []
         lone_access: list[dict[str, Any]] = []
         matrix: _Matrix | None = None
@@ -121,7 +111,7 @@ class P2pBandwidthReader:
             rows = lone_access + rows
         if rows:
             yield rows_of("pairs", rows)
-        yield from losses.met.values()
+        yield from losses
 
 
 READER = P2pBandwidthReader()
@@ -135,7 +125,7 @@ def _matrix(title: re.Match[str]) -> _Matrix:
     return _Matrix(f"latency_p2p_{title['latency_on'].lower()}", "s", 1e-6)
 
 
-def _cells(artefact: Artefact, line: PlainLine, matrix: _Matrix, losses: _Losses) -> Iterator[dict[str, Any]]:
+def _cells(artefact: Artefact, line: PlainLine, matrix: _Matrix, losses: Losses) -> Iterator[dict[str, Any]]:
     """The cells of one row, up to where it is cut."""
     tokens = line.text.split()
     if not tokens or tokens[0] not in matrix.columns:

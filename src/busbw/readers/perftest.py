@@ -18,11 +18,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from busbw.errors import Losses
 from busbw.observations import Artefact, rows_of
-from busbw.readers.base import Item, Lines, PlainLine, Template
+from busbw.readers.base import Item, Lines, PlainLine, Template, place
 from busbw.readers.json_values import integer
-from busbw.readers.losses import Losses
-from busbw.readers.text_values import finite, nanoseconds, place
+from busbw.readers.losses import add_broken_row
+from busbw.readers.text_values import finite, nanoseconds
 from busbw.units import GBIT
 
 __all__ = ["JSON_READER", "LARGEST_JSON_BYTES", "READER"]
@@ -242,7 +243,7 @@ def _row(table: _Table, line: PlainLine, losses: Losses) -> dict[str, Any] | Non
         if i == len(tokens) or shape.fullmatch(tokens[i]) is None:
             if i < 2 and i < len(tokens):
                 return None  # a line of another program that begins with a number
-            losses.add_broken_row(line.number, i + 1, len(table.columns), name, cut=i >= len(tokens) - 1)
+            add_broken_row(losses, line.number, i + 1, len(table.columns), name, cut=i >= len(tokens) - 1)
             return None
         values[name] = tokens[i]
     if len(tokens) > len(table.columns) and _TWO_OR_SIX.fullmatch(tokens[len(table.columns)]):

@@ -1,4 +1,4 @@
-"""Rows that readers of blocks make of plain lines: where they stand, events, counters; lines of several writers taken apart."""
+"""Rows that readers of blocks make of plain lines: events, bus ids; lines of several writers taken apart."""
 
 from __future__ import annotations
 
@@ -6,23 +6,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from busbw.errors import Loss
 from busbw.observations import Artefact
-from busbw.readers.base import PlainLine
+from busbw.readers.base import PlainLine, place_and_host
 
-__all__ = ["Damage", "bus_id_of", "by_writer", "event_row", "place"]
+__all__ = ["bus_id_of", "by_writer", "event_row"]
 
 _BUS_ID = re.compile(r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{2}):([0-9a-f]{2})(?:\.([0-7]))?", re.IGNORECASE)
-
-
-def place(artefact: Artefact, line: PlainLine) -> dict[str, Any]:
-    """The columns that say where a line stands and whose it is."""
-    return {
-        "artefact": artefact.sha256,
-        "line": line.number,
-        "byte_offset": line.byte_offset,
-        "host": line.host,
-    }
 
 
 def event_row(
@@ -31,7 +20,7 @@ def event_row(
     """A row of `events` for a plain line; fields that are None are left out."""
     known = {name: value for name, value in fields.items() if value is not None}
     return {
-        **place(artefact, line),
+        **place_and_host(artefact, line, line.host),
         "rank": line.rank,
         "event": event,
         "level": level,
@@ -61,22 +50,3 @@ def bus_id_of(text: str) -> str | None:
         return None
     domain, bus, slot, function = found.groups()
     return f"{int(domain or '0', 16):04x}:{bus}:{slot}.{function or '0'}".lower()
-
-
-class Damage:
-    """Lines that a reader knows and cannot read, as one loss a kind: with the first line and how many."""
-
-    def __init__(self, artefact: Artefact) -> None:
-        self.artefact = artefact
-        self._first: dict[str, tuple[int, str]] = {}
-        self._count: dict[str, int] = {}
-
-    def add(self, kind: str, line: PlainLine, detail: str) -> None:
-        """One more line; the detail of the first of a kind is kept."""
-        self._first.setdefault(kind, (line.number, detail))
-        self._count[kind] = self._count.get(kind, 0) + 1
-
-    def losses(self) -> Iterator[Loss]:
-        """One for each kind that was added."""
-        for kind, (number, detail) in self._first.items():
-            yield Loss(kind, self.artefact.path, number, detail, self._count[kind])

@@ -23,10 +23,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from busbw.errors import Losses
 from busbw.observations import Artefact, rows_of
-from busbw.readers.base import Item, Lines, PlainLine, Template
-from busbw.readers.losses import Losses
-from busbw.readers.tool_output import SYSFS_PORT, ToolLine, guid, host_of_path, place, tool_lines
+from busbw.readers.base import Item, Lines, PlainLine, Template, place_and_host
+from busbw.readers.tool_output import SYSFS_PORT, ToolLine, guid, host_of_path, tool_lines
 from busbw.units import GBIT
 
 __all__ = ["READER"]
@@ -165,7 +165,7 @@ class _Reading:
             )
             return
         self.counters.append({
-            **place(self.artefact, line, host), "device": device, "port": port, "name": name, "value": float(int(value)), "labels": labels or None,
+            **place_and_host(self.artefact, line, host), "device": device, "port": port, "name": name, "value": float(int(value)), "labels": labels or None,
         })  # fmt: skip
 
     def line(self, tool: ToolLine) -> None:
@@ -365,7 +365,7 @@ class _Reading:
             if both:
                 columns["possible_rate_bytes_per_s"] = max(both) * GBIT / 1000
             self.ports.append({
-                **place(self.artefact, block.line, block.host), "device": block.device, "node_kind": "netdev", **columns,
+                **place_and_host(self.artefact, block.line, block.host), "device": block.device, "node_kind": "netdev", **columns,
             })  # fmt: skip
         block.kind, block.device, block.port, block.labels, block.line, block.host = "", None, None, None, None, None
         block.foreign, block.priorities, block.key = 0, (), None

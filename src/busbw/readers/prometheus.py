@@ -19,9 +19,10 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
+from busbw.errors import Losses
 from busbw.observations import SCHEMAS, Artefact, Rows
 from busbw.readers.base import Item, Lines, PlainLine
-from busbw.readers.plain_rows import Damage, by_writer
+from busbw.readers.plain_rows import by_writer
 
 __all__ = ["LINE_READER", "READER"]
 
@@ -135,7 +136,7 @@ class PrometheusReader:
 
     def read(self, artefact: Artefact) -> Iterator[Item]:
         """Rows of `counters`. What is neither sample nor comment is a loss."""
-        samples, damage = _Samples(artefact), Damage(artefact)
+        samples, losses = _Samples(artefact), Losses(artefact.path)
         rest = b""
         number = offset = 0
         cut = False
@@ -145,21 +146,21 @@ class PrometheusReader:
             for piece in pieces:
                 number += 1
                 if not cut:
-                    _take(samples, damage, piece, number, offset)
+                    _take(samples, losses, piece, number, offset)
                 cut = False
                 offset += len(piece) + 1
                 if samples.full():
                     yield from samples.take()
             if len(rest) > _LONGEST_LINE:  # no line of a scrape is that long
                 if not cut:
-                    damage.add("long-line", _line(number + 1, offset, ""), "a line longer than 64 KiB was left out")
+                    losses.add("long-line", number + 1, "a line longer than 64 KiB was left out")
                 cut = True
                 offset += len(rest)
                 rest = b""
         if rest and not cut:
-            _take(samples, damage, rest, number + 1, offset)
+            _take(samples, losses, rest, number + 1, offset)
         yield from samples.take()
-        yield from damage.losses()
+        yield from losses
 
 
 class PrometheusLineReader(Lines):
@@ -170,7 +171,7 @@ class PrometheusLineReader(Lines):
 
     def read_lines(self, artefact: Artefact, lines: Sequence[PlainLine]) -> Iterator[Item]:
         """Rows of `counters`. A sample without labels is taken only where HELP or TYPE announced its name."""
-        damage = Damage(artefact)
+        losses = Losses(artefact.path)
         for written in by_writer(lines):
             samples = _Samples(artefact)
             told: bytes | None = None
@@ -185,32 +186,28 @@ class PrometheusLineReader(Lines):
                     if samples.full():
                         yield from samples.take()
                 elif announced:
-                    damage.add("damaged-sample", line, f"no sample as the format has it: {line.text[:60]!r}")
+                    losses.add("damaged-sample", line.number, f"no sample as the format has it: {line.text[:60]!r}")
             yield from samples.take()
-        yield from damage.losses()
+        yield from losses
 
 
 READER = PrometheusReader()
 LINE_READER = PrometheusLineReader()
 
 
-def _line(number: int, offset: int, text: str) -> PlainLine:
-    return PlainLine(number, offset, text, None, None, None)
-
-
 def _is_sample(line: bytes) -> bool:
     return _SAMPLE.fullmatch(line.rstrip(b"\r")) is not None
 
 
-def _take(samples: _Samples, damage: Damage, piece: bytes, number: int, offset: int) -> None:
+def _take(samples: _Samples, losses: Losses, piece: bytes, number: int, offset: int) -> None:
     """One line of a scrape."""
     found = _SAMPLE.fullmatch(piece.rstrip(b"\r"))
     if found is not None and samples.add(found, number, offset):
         return
     text = piece.strip()
     if text and not text.startswith(b"#"):
-        line = _line(number, offset, "")
-        damage.add("damaged-sample", line, f"no sample as the format has it: {text[:60].decode('utf-8', 'replace')!r}")
+        shown = text[:60].decode("utf-8", "replace")
+        losses.add("damaged-sample", number, f"no sample as the format has it: {shown!r}")
 
 
 def _labels(text: str) -> dict[str, str] | None:

@@ -14,11 +14,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from busbw.collectives import collective_named
+from busbw.errors import Losses
 from busbw.observations import Artefact, rows_of
-from busbw.readers.base import Item, Lines, PlainLine
+from busbw.readers.base import Item, Lines, PlainLine, place
 from busbw.readers.json_values import integer, small_integer
-from busbw.readers.losses import Losses
-from busbw.readers.text_values import finite, nanoseconds, place
+from busbw.readers.text_values import finite, nanoseconds
 from busbw.units import GB
 
 __all__ = ["READER"]

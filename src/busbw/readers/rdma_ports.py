@@ -11,7 +11,7 @@
 One row of `ports` a port, one of `devices` a device, and an event for each line that rules read. Words of state are ours in every row:
 active, down, init, armed; link_up, polling, disabled, training, sleep, link_error_recovery, phy_test. A port that is down has no rate and no width:
 what it prints is left from before or from the factory (InfiniBand Architecture Specification C14-24.2.1), and only its events keep it.
-Rates: link_speeds.py. Formats: rdma-core infiniband-diags/ibstat.c, scripts/ibstatus, libibverbs/examples/devinfo.c; iproute2 rdma/link.c.
+Rates: hardware/link_speeds.py. Formats: rdma-core infiniband-diags/ibstat.c, scripts/ibstatus, libibverbs/examples/devinfo.c; iproute2 rdma/link.c.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from busbw.errors import Losses
+from busbw.hardware.link_speeds import lane_bytes_per_s, port_bytes_per_s, speed_name
 from busbw.observations import Artefact, rows_of
-from busbw.readers.base import Item, Lines, PlainLine, Template
-from busbw.readers.link_speeds import lane_bytes_per_s, physical_state, port_bytes_per_s, port_state, speed_name
-from busbw.readers.losses import Losses
-from busbw.readers.tool_output import SYSFS_PORT, ToolLine, guid, host_of_path, place, tool_lines
+from busbw.readers.base import Item, Lines, PlainLine, Template, place_and_host
+from busbw.readers.link_states import physical_state, port_state
+from busbw.readers.tool_output import SYSFS_PORT, ToolLine, guid, host_of_path, tool_lines
 
 __all__ = ["READER"]
 
@@ -135,7 +136,7 @@ class _Port:
         if columns.get("state") in _DOWN:
             columns.update(width=None, rate_bytes_per_s=None)
         return {
-            **place(artefact, self.line, self.host),
+            **place_and_host(artefact, self.line, self.host),
             "device": self.device,
             "port": self.port,
             "node_kind": self.kind,
@@ -303,7 +304,7 @@ class _Reading:
             "ipv4": found["ipv4"], "netdev": found["netdev"],
         }  # fmt: skip
         self.events.append({
-            **place(self.artefact, tool.line, tool.host), "event": "rdma.gid", "level": "info", "rank": tool.line.rank, "text": tool.line.text,
+            **place_and_host(self.artefact, tool.line, tool.host), "event": "rdma.gid", "level": "info", "rank": tool.line.rank, "text": tool.line.text,
             "fields": {name: value for name, value in fields.items() if value is not None},
         })  # fmt: skip
 
@@ -329,7 +330,7 @@ class _Reading:
         self.close_port(report)
         if report.line is not None and report.attributes:
             self.devices.append({
-                **place(self.artefact, report.line, report.host), "kind": "rdma", "name": report.device, "attributes": report.attributes,
+                **place_and_host(self.artefact, report.line, report.host), "kind": "rdma", "name": report.device, "attributes": report.attributes,
             })  # fmt: skip
         report.device, report.line, report.attributes, report.foreign = None, None, {}, 0
 

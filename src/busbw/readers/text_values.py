@@ -1,15 +1,11 @@
-"""Printed tables: where a row stands, and its numbers, of which what is no finite number becomes unknown."""
+"""Numbers of printed tables, of which what is no finite number becomes unknown."""
 
 from __future__ import annotations
 
 import math
 import re
-from typing import Any
 
-from busbw.observations import Artefact
-from busbw.readers.base import PlainLine
-
-__all__ = ["FIGURE", "finite", "nanoseconds", "place"]
+__all__ = ["FIGURE", "finite", "nanoseconds"]
 
 FIGURE = re.compile(r"[-+]?(?:\d{1,18}(?:\.\d{1,12})?(?:e[-+]?\d{1,2})?|inf|nan)", re.ASCII | re.IGNORECASE)
 """A number as C and C++ print it."""
@@ -37,8 +33,3 @@ def nanoseconds(token: str | None, ns_per_unit: float = 1e3) -> int | None:
     """
     value = finite(token)
     return round(value * ns_per_unit) if value is not None and 0 <= value * ns_per_unit < _LONGEST_NS else None
-
-
-def place(artefact: Artefact, line: PlainLine) -> dict[str, Any]:
-    """The columns that say where a row comes from."""
-    return {"artefact": artefact.sha256, "line": line.number, "byte_offset": line.byte_offset}

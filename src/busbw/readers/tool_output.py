@@ -5,12 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from busbw.observations import Artefact
 from busbw.readers.base import PlainLine
 
-__all__ = ["SYSFS_PORT", "ToolLine", "guid", "host_of_path", "place", "tool_lines"]
+__all__ = ["SYSFS_PORT", "ToolLine", "guid", "host_of_path", "tool_lines"]
 
 _PROMPT = re.compile(
     r"\[?[\w.-]{1,64}@(?P<host>[A-Za-z0-9][\w.-]{0,252})[ :][^#$>]{0,200}[#$>] ?(?P<command>.*)", re.ASCII
@@ -59,11 +57,6 @@ def tool_lines(lines: Sequence[PlainLine], is_known: Callable[[str], object]) ->
             yield ToolLine(line, prefixed["host"], prefixed["text"])
             continue
         yield ToolLine(line, line.host or at_prompt, line.text)
-
-
-def place(artefact: Artefact, line: PlainLine, host: str | None = None) -> dict[str, Any]:
-    """The columns that say where a line stands, and the host it speaks of."""
-    return {"artefact": artefact.sha256, "line": line.number, "byte_offset": line.byte_offset, "host": host}
 
 
 def guid(text: str) -> str | None:

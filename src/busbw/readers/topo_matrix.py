@@ -11,12 +11,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from busbw.errors import InputError, Loss
+from busbw.errors import InputError, Loss, Losses
 from busbw.hardware.formats import TopologyMatrix, read_topology_matrix
 from busbw.hardware.formats.topo_matrix import Link, MatrixRow
 from busbw.observations import Artefact, rows_of
-from busbw.readers.base import Item, Lines, PlainLine, Template
-from busbw.readers.plain_rows import Damage, by_writer, event_row, place
+from busbw.readers.base import Item, Lines, PlainLine, Template, place_and_host
+from busbw.readers.plain_rows import by_writer, event_row
 
 __all__ = ["READER"]
 
@@ -64,10 +64,10 @@ class TopologyMatrixReader(Lines):
         """
         for block in _blocks(lines):
             yield from _read_block(artefact, block)
-        damage = Damage(artefact)
+        losses = Losses(artefact.path)
         for written in by_writer(lines):
-            yield from _peer_access(artefact, written, damage)
-        yield from damage.losses()
+            yield from _peer_access(artefact, written, losses)
+        yield from losses
 
 
 READER = TopologyMatrixReader()
@@ -131,7 +131,7 @@ def _read_block(artefact: Artefact, block: list[PlainLine]) -> Iterator[Item]:
         yield replace(loss, line=number_of[loss.line - 1] if loss.line is not None else None)
 
 
-def _peer_access(artefact: Artefact, lines: Sequence[PlainLine], damage: Damage) -> Iterator[Item]:
+def _peer_access(artefact: Artefact, lines: Sequence[PlainLine], losses: Losses) -> Iterator[Item]:
     """Matrices of topo -p2p: under a header of GPUs alone, rows of the legend's words."""
     paths: list[dict[str, Any]] = []
     refused: list[dict[str, Any]] = []
@@ -149,20 +149,20 @@ def _peer_access(artefact: Artefact, lines: Sequence[PlainLine], damage: Damage)
         elif columns and (row := _P2P_ROW.fullmatch(text)) is not None:
             gpu, cells = f"GPU{row['gpu']}", row["cells"].split()
             if len(cells) != len(columns):
-                damage.add("damaged-row", line, f"row of {gpu} has {len(cells)} cells under {len(columns)} GPUs")
+                losses.add("damaged-row", line.number, f"row of {gpu} has {len(cells)} cells under {len(columns)} GPUs")
             foreign = 0
             links: list[Link] = []
             for peer, cell in zip(columns, cells, strict=False):
                 links.append(Link(gpu, peer, cell, line.number))
                 if cell == "X":
                     continue
-                paths.append({**place(artefact, line), "src": gpu, "dst": peer, "path": cell})
+                paths.append({**place_and_host(artefact, line, line.host), "src": gpu, "dst": peer, "path": cell})
                 if cell != "OK":
                     fields = {"src": gpu, "dst": peer, "status": cell, "meaning": _P2P[cell], "operation": operation}
                     refused.append(event_row(artefact, line, "gpu.peer_refused", fields))
             rows.append(MatrixRow(gpu, tuple(links), None, None, None, line.number))
         elif rows and _P2P_BROKEN.fullmatch(text) is not None and any(word in _P2P for word in text.split()[1:]):
-            damage.add("damaged-row", line, f"a cell is no word of the legend: {text.strip()[:60]!r}")
+            losses.add("damaged-row", line.number, f"a cell is no word of the legend: {text.strip()[:60]!r}")
         elif columns:
             foreign += 1
             if foreign > _REACH:

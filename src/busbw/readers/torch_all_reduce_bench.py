@@ -10,10 +10,9 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from busbw.errors import Losses
 from busbw.observations import Artefact, rows_of
-from busbw.readers.base import Item, Lines, PlainLine, Template
-from busbw.readers.losses import Losses
-from busbw.readers.text_values import place
+from busbw.readers.base import Item, Lines, PlainLine, Template, place
 from busbw.units import GB, parse_size
 
 __all__ = ["READER"]

@@ -16,9 +16,10 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from busbw.errors import Losses
 from busbw.observations import Artefact, rows_of
-from busbw.readers.base import Item, Lines, PlainLine
-from busbw.readers.plain_rows import Damage, by_writer, event_row, place
+from busbw.readers.base import Item, Lines, PlainLine, place_and_host
+from busbw.readers.plain_rows import by_writer, event_row
 
 __all__ = ["READER"]
 
@@ -37,16 +38,16 @@ class UcxInfoReader(Lines):
 
     def read_lines(self, artefact: Artefact, lines: Sequence[PlainLine]) -> Iterator[Item]:
         """A row of `devices` (ucx_transport) a transport and device; events ucx.version and ucx.transport_failed."""
-        damage = Damage(artefact)
+        losses = Losses(artefact.path)
         for written in by_writer(lines):
-            yield from _read(artefact, written, damage)
-        yield from damage.losses()
+            yield from _read(artefact, written, losses)
+        yield from losses
 
 
 READER = UcxInfoReader()
 
 
-def _read(artefact: Artefact, lines: Sequence[PlainLine], damage: Damage) -> Iterator[Item]:
+def _read(artefact: Artefact, lines: Sequence[PlainLine], losses: Losses) -> Iterator[Item]:
     events: list[dict[str, Any]] = []
     devices: list[dict[str, Any]] = []
     domain: dict[str, str] = {}
@@ -67,7 +68,7 @@ def _read(artefact: Artefact, lines: Sequence[PlainLine], damage: Damage) -> Ite
         found = _LINE.fullmatch(text)
         if found is None:
             if in_domain and text.strip("# ") and ":" not in text and attributes is not None:
-                damage.add("damaged-row", line, f"neither `key: value` nor a heading: {text[:60]!r}")
+                losses.add("damaged-row", line.number, f"neither `key: value` nor a heading: {text[:60]!r}")
             continue
         key, value = found["key"].strip().lower(), found["value"].strip()
         if key == "memory domain":
@@ -81,7 +82,7 @@ def _read(artefact: Artefact, lines: Sequence[PlainLine], damage: Damage) -> Ite
         elif key == "transport":
             attributes = {**domain, "transport": value}
             devices.append({
-                **place(artefact, line), "rank": line.rank, "kind": "ucx_transport", "name": value, "attributes": attributes,
+                **place_and_host(artefact, line, line.host), "rank": line.rank, "kind": "ucx_transport", "name": value, "attributes": attributes,
             })  # fmt: skip
         elif attributes is not None:
             if key == "device":

@@ -14,9 +14,10 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from busbw.errors import Losses
 from busbw.observations import Artefact, rows_of
 from busbw.readers.base import Item, Lines, PlainLine, Template
-from busbw.readers.plain_rows import Damage, by_writer, event_row
+from busbw.readers.plain_rows import by_writer, event_row
 
 __all__ = ["READER"]
 
@@ -69,18 +70,18 @@ class UcxLogReader(Lines):
 
         Tables of several processes of one host that print at once may be mixed; then a row goes to the last title above it.
         """
-        damage = Damage(artefact)
+        losses = Losses(artefact.path)
         for written in by_writer(lines):
-            events = list(_protocols(artefact, written, damage))
+            events = list(_protocols(artefact, written, losses))
             if events:
                 yield rows_of("events", events)
-        yield from damage.losses()
+        yield from losses
 
 
 READER = UcxLogReader()
 
 
-def _protocols(artefact: Artefact, lines: Sequence[PlainLine], damage: Damage) -> Iterator[dict[str, Any]]:
+def _protocols(artefact: Artefact, lines: Sequence[PlainLine], losses: Losses) -> Iterator[dict[str, Any]]:
     title: dict[str, str] | None = None
     for line in lines:
         row = _CELLS.fullmatch(line.text.strip())
@@ -97,4 +98,4 @@ def _protocols(artefact: Artefact, lines: Sequence[PlainLine], damage: Damage) -
                 fields = {**title, **sizes.groupdict(), "protocol": cells[1], "lanes": cells[2]}
                 yield event_row(artefact, line, "ucx.protocol", fields)
             else:
-                damage.add("damaged-row", line, f"a range of sizes with {len(cells)} cells, 3 are usual")
+                losses.add("damaged-row", line.number, f"a range of sizes with {len(cells)} cells, 3 are usual")

@@ -31,8 +31,6 @@ MOST_NVLINKS = 18
 """NVLinks of a GPU (Hopper, Blackwell). Source: NVIDIA H100 data sheet. More links than these in a row of a matrix are
 not cables to each peer but the same links, shared through a switch."""
 
-_GENERATIONS = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6}
-"""PCI Express generation by GT/s. Source: PCI Express Base Specification."""
 _BUS_ID = re.compile(r"\b(?:([0-9a-fA-F]{4,8}):)?([0-9a-fA-F]{2}):([0-9a-fA-F]{2})(?:\.([0-7]))?(?![0-9a-fA-F:])")
 _NIC = re.compile(r"\b(?:mlx\d_(?:bond_)?\d+|bnxt_re\d+|irdma\d+|ionic_\d+|rdmap\d+s\d+|efa_\d+)\b")
 _SWITCHED = ("PIX", "PXB")
@@ -384,7 +382,7 @@ def _xml_oddities(topology: NcclTopology) -> Iterator[_Oddity]:
 def _speed(pci: Pci) -> str:
     if pci.link_gt_per_s is None or not pci.link_width:
         return ""
-    generation = _GENERATIONS.get(pci.link_gt_per_s)
+    generation = pci.link_generation
     return f"Gen{generation} x{pci.link_width}" if generation else f"{pci.link_gt_per_s:g} GT/s x{pci.link_width}"
 
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 
-from busbw.errors import InputError, Loss
+from busbw.errors import InputError, Loss, count_losses
 from busbw.hardware.blueprints import CpuId, Node, PcieRoot
 from busbw.hardware.catalogue import Accelerator, find_accelerator, load_catalogue, pcie_bytes_per_s
-from busbw.hardware.formats.read_nodes import NodeParts, accelerator_of, count_losses, latency_s, pcie_link_of_rate
+from busbw.hardware.formats.read_nodes import NodeParts, accelerator_of, latency_s, pcie_link_of_rate
 from busbw.hardware.formats.xml import XmlElement, read_elements
 from busbw.hardware.links import CPU, GPU, PCIE, PCIE_SWITCH
 

@@ -88,7 +88,7 @@ def node_from_matrix(matrix: TopologyMatrix, name: str, accelerator: str | None 
         "accelerator": guess,
         "pcie": "x16 of the GPU's generation: a guess",
         "nic": "the usual rate beside this GPU: a guess",
-        "cpu": "Intel Sapphire Rapids: a guess",
+        "cpu_id": "Intel Sapphire Rapids: a guess",
     }
     return parts.node(product, sources), losses
 

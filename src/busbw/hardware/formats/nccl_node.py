@@ -1,19 +1,20 @@
 """A node as NCCL topology XML and back: what NCCL_TOPO_FILE takes, what NCCL_TOPO_DUMP_FILE wrote.
 
 The XML itself is read and written by `nccl_topo_xml`; here its elements become vertices and links. NVLinks of AMD
-(`xgmi`, as RCCL writes) are read and written too.
+(`xgmi`, as RCCL writes) are read and written too. What is written is also what `busbw.nccl` searches for hardware that
+nobody has.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 
-from busbw.errors import Loss
+from busbw.errors import InputError, Loss, count_losses
 from busbw.hardware.blueprints import CpuId, Node, PcieRoot
-from busbw.hardware.catalogue import pcie_bytes_per_s
+from busbw.hardware.catalogue import PCIE_GT_PER_S, pcie_bytes_per_s
 from busbw.hardware.formats.nccl_topo_xml import (
     C2c,
     Cpu,
@@ -27,13 +28,17 @@ from busbw.hardware.formats.nccl_topo_xml import (
     TopologyElement,
 )
 from busbw.hardware.formats.nccl_topo_xml import Nic as NicElement
-from busbw.hardware.formats.read_nodes import NodeParts, accelerator_of, count_losses, latency_s, pcie_link_of_rate
-from busbw.hardware.links import C2C, CPU, GPU, NVLINK, NVSWITCH, PCIE, PCIE_SWITCH, NodeGraph
+from busbw.hardware.formats.read_nodes import (
+    NodeParts,
+    accelerator_of,
+    latency_s,
+    nvlink_rate,
+    pcie_link_of_rate,
+)
+from busbw.hardware.links import C2C, CPU, GPU, NVLINK, NVSWITCH, PCIE, PCIE_SWITCH
 
 __all__ = ["node_from_nccl_topology", "node_to_nccl_topology"]
 
-_GT_PER_S = {1: "2.5", 2: "5.0", 3: "8.0", 4: "16.0", 5: "32.0", 6: "64.0"}
-_GENERATION = {float(speed): generation for generation, speed in _GT_PER_S.items()}
 _INVISIBLE_SWITCH = "fffffff:ffff:ff"
 _C2C_LINKS = 10
 """C2C links of a GPU. Source: NCCL topology XML of GB200 hosts."""
@@ -43,40 +48,63 @@ _UNKNOWN_NET_BYTES_PER_S = 10e9 / 8
 """What NCCL takes for a net without a speed. Source: the same file."""
 
 
-def node_to_nccl_topology(node: Node) -> NcclTopology:
-    """The node as NCCL's topology file describes it; `write_nccl_topology` makes the XML of it.
+def node_to_nccl_topology(node: Node, hosts: int = 1) -> tuple[NcclTopology, list[str]]:
+    """The node, or several hosts of its kind in one NVLink domain, as NCCL finds them, and what had to be assumed.
 
-    Bus ids are made up, one bus a switch; NCCL_TOPO_FILE needs those of the machine. Affinities are left out.
+    `write_nccl_topology` makes the XML of it. Bus ids are made up, one bus a switch; NCCL_TOPO_FILE needs those of the
+    machine. Affinities are left out. NICs and GPUs are taken to have GPUDirect RDMA. Ranks go through all hosts.
+    Raises InputError for more hosts than share NVLink.
     """
-    graph = node.graph
-    cpus = [int(vertex) for vertex in np.flatnonzero(graph.kind == CPU)]
-    return NcclTopology((System((("version", "1"),), tuple(_Writer(node, graph).cpus(cpus))),), f"<{node.name}>")
+    if hosts < 1 or hosts > node.nvlink_domain_nodes:
+        raise InputError(f"{node.name}: 1 to {node.nvlink_domain_nodes} hosts share NVLink, not {hosts}.")
+    writer = _Writer(node, hosts)
+    cpus = tuple(cpu for host in range(hosts) for cpu in writer.cpus(host))
+    return NcclTopology((System((("version", "1"),), cpus),), f"<{node.name}>"), _assumptions(node)
+
+
+def _assumptions(node: Node) -> list[str]:
+    notes, cpu = [], node.cpu_id
+    if "guess" in node.sources.get("cpu_id", ""):
+        told = f"{cpu.vendor or cpu.architecture} family {cpu.family} model {cpu.model}"
+        notes.append(f"{node.name}: the CPU is {node.cpu}; taken as {told}, a guess.")
+    unsaid = node.read_graph is None and node.nvswitch is None and not node.nvlink_mesh and node.gpus > 1
+    if unsaid and node.accelerator.scale_up_shape.value in ("mesh", "bridge"):
+        notes.append(
+            f"{node.name}: which GPUs NVLink joins is not stated; taken as none. "
+            "NCCL_TOPO_DUMP_FILE makes NCCL write the file of such a machine."
+        )
+    return notes
 
 
 class _Writer:
     """Numbers buses while it walks the tree."""
 
-    def __init__(self, node: Node, graph: NodeGraph) -> None:
-        self.node, self.graph = node, graph
+    def __init__(self, node: Node, hosts: int) -> None:
+        self.node, self.graph, self.hosts = node, node.graph, hosts
         self.bus = 0
         cc = node.accelerator.compute_capability
         gfx = re.search(r"gfx(\w+)", node.accelerator.architecture)
         self.sm = str(cc) if cc is not None else gfx.group(1) if gfx else "0"
         self.amd = gfx is not None
-        self.links = graph.links
+        self.nvlink_bytes_per_s = nvlink_rate(node.accelerator) or 0.0
+        self.links = self.graph.links
         self.gpu_bus: dict[int, str] = {}
-
-    def cpus(self, cpus: Sequence[int]) -> Iterator[Cpu]:
+        self.numas = [int(vertex) for vertex in np.flatnonzero(self.graph.kind == CPU)]
         # Bus ids first: an NVLink names its peer, which may stand below another CPU.
-        for cpu in cpus:
+        for cpu in self.numas:
             self._name_buses(cpu, cpu, "")
-        for cpu in cpus:
+
+    def cpus(self, host: int) -> Iterator[Cpu]:
+        """The NUMA nodes of one host."""
+        for cpu in self.numas:
             told = self.node.cpu_id
-            attributes = [("numaid", str(int(self.graph.number[cpu]))), ("arch", told.architecture)]
+            # The hash is made up, and needed only to tell hosts apart.
+            attributes = [("host_hash", hex(host + 1))] if self.hosts > 1 else []
+            attributes += [("numaid", str(int(self.graph.number[cpu]))), ("arch", told.architecture)]
             attributes += [("vendor", told.vendor)] if told.vendor else []
             attributes += [("familyid", str(told.family))] if told.family is not None else []
             attributes += [("modelid", str(told.model))] if told.model is not None else []
-            yield Cpu(tuple(attributes), tuple(self._below(cpu, -1)))
+            yield Cpu(tuple(attributes), tuple(self._below(host, cpu, -1)))
 
     def _pcie(self, vertex: int, above: int) -> Iterator[tuple[int, int]]:
         """Links and vertices below a vertex."""
@@ -100,33 +128,33 @@ class _Writer:
                 self.bus += 1
                 self.gpu_bus[below] = f"0000:{self.bus:02x}:00.0"
 
-    def _below(self, vertex: int, above: int) -> Iterator[Pci]:
+    def _below(self, host: int, vertex: int, above: int) -> Iterator[Pci]:
         for link, below in self._ordered(vertex, above):
             kind = int(self.graph.kind[below])
             rate = float(self.links.bandwidth_bytes_per_s[link])
             children: tuple[TopologyElement, ...]
             if kind == PCIE_SWITCH:
-                class_, preferred, children = "0x060400", None, tuple(self._below(below, vertex))
+                class_, preferred, children = "0x060400", None, tuple(self._below(host, below, vertex))
             elif kind == GPU:
                 class_, preferred = "0x030200", self.node.accelerator.pcie_generation.value
-                children = (self._gpu(below),)
+                children = (self._gpu(host, below),)
             else:
                 generation = self.node.nic.pcie_generation
                 class_, preferred = "0x020700", generation.value if generation else None
-                children = (NicElement((), (self._net(below),)),)
+                children = (NicElement((), (self._net(host, below),)),)
             generation_, width = pcie_link_of_rate(rate, preferred)
             attributes = (
                 ("busid", self.gpu_bus[below]),
                 ("class", class_),
-                ("link_speed", f"{_GT_PER_S[generation_]} GT/s PCIe"),
+                ("link_speed", f"{PCIE_GT_PER_S[generation_]:.1f} GT/s PCIe"),
                 ("link_width", str(width)),
             )
             yield Pci(attributes, children)
 
-    def _gpu(self, vertex: int) -> Gpu:
-        number = str(int(self.graph.number[vertex]))
+    def _gpu(self, host: int, vertex: int) -> Gpu:
+        number = int(self.graph.number[vertex])
         children: list[TopologyElement] = []
-        per_link = self.node.nvlink_bytes_per_s or 0.0
+        per_link = self.nvlink_bytes_per_s
         for link in np.flatnonzero(self.links.src == vertex):
             rate, to = float(self.links.bandwidth_bytes_per_s[link]), int(self.links.dst[link])
             if self.links.kind[link] == NVLINK and per_link:
@@ -140,15 +168,19 @@ class _Writer:
             elif self.links.kind[link] == C2C:
                 mb_s = round(rate / _C2C_LINKS / 1e6)
                 children.append(C2c((("bw", str(mb_s)), ("count", str(_C2C_LINKS)))))
-        attributes_ = (("dev", number), ("sm", self.sm), ("rank", number), ("gdr", "1"))
+        rank = host * self.node.gpus + number
+        attributes_ = (("dev", str(number)), ("sm", self.sm), ("rank", str(rank)), ("gdr", "1"))
         return Gpu(attributes_, tuple(children))
 
-    def _net(self, vertex: int) -> Net:
-        number = int(self.graph.number[vertex])
+    def _net(self, host: int, vertex: int) -> Net:
+        number, product = int(self.graph.number[vertex]), self.node.nic.name
+        # Linux names adapters of these lines mlx5_<n> (drivers/infiniband/hw/mlx5); others get the name of the product.
+        driver = "mlx5" if product.startswith(("ConnectX", "BlueField")) else re.sub(r"[^a-z0-9]", "", product.lower())
+        guid = hex(0x1000 + host * self.node.nics + number)
         mbit_s = round(self.node.nic_rate_bytes_per_s * 8 / 1e6)
         attributes = (
-            *(("name", f"mlx5_{number}"), ("dev", str(number)), ("latency", "0"), ("speed", str(mbit_s))),
-            *(("port", "1"), ("guid", hex(0x1000 + number)), ("maxconn", "131072"), ("gdr", "1")),
+            *(("name", f"{driver}_{number}"), ("dev", str(number)), ("latency", "0"), ("speed", str(mbit_s))),
+            *(("port", "1"), ("guid", guid), ("maxconn", "131072"), ("gdr", "1")),
         )
         return Net(attributes)
 
@@ -274,7 +306,7 @@ class _Reader:
                     self.parts.switched[number] = self.parts.switched.get(number, 0) + link.count
 
     def _link(self, pci: Pci) -> tuple[int, int]:
-        generation, width = _GENERATION.get(pci.link_gt_per_s or 0.0), pci.link_width
+        generation, width = pci.link_generation, pci.link_width
         if generation is None or not width or width < 0:
             detail = f"link of {pci.bus_id} has no speed or width; taken as Gen3 x16, as NCCL does"
             self._lose("node-unknown-link", pci.line, detail)

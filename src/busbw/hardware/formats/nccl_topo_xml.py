@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from busbw.errors import InputError, Loss
-from busbw.hardware.catalogue import pcie_bytes_per_s
+from busbw.errors import InputError, Loss, Losses
+from busbw.hardware.catalogue import PCIE_GT_PER_S, pcie_bytes_per_s
 from busbw.hardware.formats.xml import XmlElement, read_elements, write_elements
 
 __all__ = [
@@ -36,8 +36,7 @@ __all__ = [
 
 _GIGA = 1e9
 _BITS_PER_BYTE = 8
-_GENERATION_OF_SPEED = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6}
-"""PCIe generation by GT/s. Source: PCI Express Base Specification."""
+_GENERATION_OF_SPEED = {speed: generation for generation, speed in PCIE_GT_PER_S.items()}
 _WARRANTED_GENERATION, _WARRANTED_WIDTH = 3, 8
 """The slowest link a GPU or a switch above one is run on by design: Gen3 x8, as in desktops with two slots. A guess;
 every GPU of the catalogue has Gen3 x16 or better."""
@@ -160,6 +159,11 @@ class Pci(TopologyElement):
         return float(found.group(1)) if found else None
 
     @property
+    def link_generation(self) -> int | None:
+        """PCIe generation of the link; None where no generation has its speed."""
+        return _GENERATION_OF_SPEED.get(self.link_gt_per_s or 0.0)
+
+    @property
     def link_width(self) -> int | None:
         """Lanes; 0 where NCCL could not read it, it then takes 16."""
         return self.integer("link_width")
@@ -167,10 +171,9 @@ class Pci(TopologyElement):
     @property
     def link_bytes_per_s(self) -> float | None:
         """The link above the function, one direction, after line coding; None where speed or width is not known."""
-        generation = _GENERATION_OF_SPEED.get(self.link_gt_per_s or 0.0)
-        if generation is None or not self.link_width or self.link_width < 0:
+        if self.link_generation is None or not self.link_width or self.link_width < 0:
             return None
-        return pcie_bytes_per_s(generation, self.link_width)
+        return pcie_bytes_per_s(self.link_generation, self.link_width)
 
     def _has_class(self, *prefixes: str) -> bool:
         return (self.get("class") or "").lower().startswith(prefixes)
@@ -403,25 +406,17 @@ def _plain(element: TopologyElement) -> XmlElement:
 
 
 def _attribute_losses(topology: NcclTopology) -> list[Loss]:
-    first: dict[str, Loss] = {}
-
-    def count(kind: str, line: int, detail: str) -> None:
-        met = first.get(kind)
-        if met is None:
-            first[kind] = Loss(kind, topology.path, line, detail)
-        else:
-            first[kind] = Loss(met.kind, met.path, met.line, met.detail, met.count + 1)
-
+    losses = Losses(topology.path)
     for element in topology.walk():
         if isinstance(element, Other) and element.name not in _KNOWN_OTHERS:
             detail = f"<{element.name[:40]}> is unknown here; it was kept, not understood"
-            count("topology-unknown-element", element.line, detail)
+            losses.add("topology-unknown-element", element.line, detail)
         for name in element.integers:
             value = element.get(name)
             if value and element.integer(name) is None:
                 detail = f"{name}={value[:40]!r} of <{element.element_name}> is no number; taken as unknown"
-                count("topology-bad-attribute", element.line, detail)
-    return list(first.values())
+                losses.add("topology-bad-attribute", element.line, detail)
+    return list(losses)
 
 
 def _bottleneck(pci: Pci, nic_share: float) -> PcieBottleneck | None:

@@ -5,19 +5,26 @@ A file of a tool names devices and links, rarely products. What is guessed is sa
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from busbw.errors import InputError, Loss
+from busbw.errors import InputError
 from busbw.hardware.blueprints import CpuId, Node, PcieRoot, cpu_link
-from busbw.hardware.catalogue import Accelerator, Nic, NvSwitch, find_accelerator, load_catalogue, pcie_bytes_per_s
+from busbw.hardware.catalogue import (
+    PCIE_GT_PER_S,
+    Accelerator,
+    Nic,
+    NvSwitch,
+    find_accelerator,
+    load_catalogue,
+    pcie_bytes_per_s,
+)
 from busbw.hardware.links import C2C, CPU, CPU_LINK, GPU, NIC, NVLINK, NVSWITCH, GraphBuilder
 
 __all__ = [
     "NodeParts",
     "accelerator_of",
-    "count_losses",
     "latency_s",
     "nic_of_rate",
     "nvlink_rate",
@@ -27,7 +34,6 @@ __all__ = [
 
 _GIGA = 1e9
 _BITS_PER_BYTE = 8
-_GENERATIONS = (1, 2, 3, 4, 5, 6)
 _WIDTHS = (16, 8, 4, 2, 1)
 _NIC_OF_GBPS = {100.0: "ConnectX-5", 200.0: "ConnectX-6", 400.0: "ConnectX-7", 800.0: "ConnectX-8"}
 """The usual adapter of a line rate. A guess: files give rates, not products."""
@@ -157,17 +163,6 @@ def nvswitch_of(accelerator: Accelerator) -> tuple[NvSwitch | None, int]:
     return None, 0
 
 
-def count_losses(losses: Sequence[Loss]) -> list[Loss]:
-    """One loss a kind, at its first place, with the number of times."""
-    first: dict[str, Loss] = {}
-    for loss in losses:
-        met = first.get(loss.kind)
-        first[loss.kind] = (
-            loss if met is None else Loss(met.kind, met.path, met.line, met.detail, met.count + loss.count)
-        )
-    return list(first.values())
-
-
 def pcie_link_of_rate(rate: float, preferred: int | None) -> tuple[int, int]:
     """Generation and width of a rate in bytes per second: the preferred generation if it fits, else the widest link.
 
@@ -176,12 +171,12 @@ def pcie_link_of_rate(rate: float, preferred: int | None) -> tuple[int, int]:
     fits = [
         (generation, width)
         for width in _WIDTHS
-        for generation in _GENERATIONS
+        for generation in PCIE_GT_PER_S
         if abs(pcie_bytes_per_s(generation, width) - rate) < 1e-9 * rate
     ]
     if not fits:
         return min(
-            ((generation, width) for generation in _GENERATIONS for width in _WIDTHS),
+            ((generation, width) for generation in PCIE_GT_PER_S for width in _WIDTHS),
             key=lambda link: abs(pcie_bytes_per_s(*link) - rate),
         )
     return next((link for link in fits if link[0] == preferred), fits[0])

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from busbw.errors import InputError, Loss
+from busbw.errors import InputError, Loss, count_losses
 
 __all__ = ["Link", "MatrixRow", "TopologyMatrix", "read_topology_matrix"]
 
@@ -195,7 +195,7 @@ def read_topology_matrix(data: bytes | str, path: str) -> tuple[TopologyMatrix, 
         if _GPU.fullmatch(column) and column not in seen:
             detail = f"no row of {column}; its links are known from the other rows only"
             losses.append(Loss("topo-missing-row", path, start + 1, detail))
-    return TopologyMatrix(path, columns, tuple(rows), _legend(lines)), _counted(losses)
+    return TopologyMatrix(path, columns, tuple(rows), _legend(lines)), count_losses(losses)
 
 
 def _lines(data: bytes | str, path: str) -> list[str]:
@@ -323,12 +323,3 @@ def _members(group: str) -> frozenset[str]:
     if last - first >= _MAX_DEVICES:
         return frozenset()
     return frozenset(f"{found.group(1)}{number}" for number in range(first, last + 1))
-
-
-def _counted(losses: list[Loss]) -> list[Loss]:
-    """One loss a kind, at its first place, with the number of times."""
-    first: dict[str, Loss] = {}
-    for loss in losses:
-        met = first.get(loss.kind)
-        first[loss.kind] = loss if met is None else Loss(met.kind, met.path, met.line, met.detail, met.count + 1)
-    return list(first.values())

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from xml.parsers import expat
 
-from busbw.errors import InputError, Loss
+from busbw.errors import InputError, Loss, count_losses
 
 __all__ = ["MAX_BYTES", "MAX_DEPTH", "MAX_ELEMENTS", "XmlElement", "read_elements", "write_elements"]
 
@@ -208,7 +208,7 @@ def _read_fragment(text: str, path: str) -> tuple[tuple[XmlElement, ...], list[L
             f"{path}: no XML element found. Pass the file as NCCL wrote it (NCCL_TOPO_DUMP_FILE, NCCL_GRAPH_DUMP_FILE)."
         )
     detail = "not one complete document; its elements were read as they stand"
-    return tuple(roots), [Loss("xml-fragment", path, roots[0].line, detail), *_counted(losses)]
+    return tuple(roots), [Loss("xml-fragment", path, roots[0].line, detail), *count_losses(losses)]
 
 
 def _close(builder: _Builder, path: str, losses: list[Loss]) -> None:
@@ -224,15 +224,6 @@ def _close(builder: _Builder, path: str, losses: list[Loss]) -> None:
 def _start_of_tag(body: bytearray, at: int) -> int:
     """Where the tag that holds a position begins; expat points at the `<` of the tag or at the name after `</`."""
     return at if body[at : at + 1] == b"<" else max(body.rfind(b"<", 0, at + 1), 0)
-
-
-def _counted(losses: list[Loss]) -> list[Loss]:
-    """One loss a kind, at its first place, with the number of times."""
-    first: dict[str, Loss] = {}
-    for loss in losses:
-        met = first.get(loss.kind)
-        first[loss.kind] = loss if met is None else Loss(met.kind, met.path, met.line, met.detail, met.count + 1)
-    return list(first.values())
 
 
 def _stray_text(path: str, line: int) -> Loss:

@@ -1,4 +1,4 @@
-"""What RDMA tools print of a link, in one form: its speed as data bytes per second of all lanes, one direction; its states in the words of `ports`.
+"""What RDMA tools print of the speed of a link, in one form: data bytes per second of all lanes, one direction.
 
 Tools print three different figures for the same link, so all become one here, the rate of data behind the line code:
 
@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from busbw.units import GBIT
 
-__all__ = ["lane_bytes_per_s", "physical_state", "port_bytes_per_s", "port_state", "speed_name"]
+__all__ = ["lane_bytes_per_s", "port_bytes_per_s", "speed_name"]
 
 _LANE_GBIT_PER_S = {
     "SDR": 2.0,
@@ -93,54 +93,3 @@ def port_bytes_per_s(printed_gbit_per_s: float, *, ethernet: bool = False, fdr10
         elif printed_gbit_per_s in _SUMS_FDR:
             data *= 14.0625 / 14.0 * 64 / 66
     return data * GBIT
-
-
-_STATES = {
-    "active": "active",
-    "down": "down",
-    "init": "init",
-    "initialize": "init",
-    "initializing": "init",
-    "armed": "armed",
-    "activedefer": "active_defer",
-    "nop": "nop",
-    "disable": "down",
-    "polling": "down",
-}
-"""rdma-core ibstat.c (port_state_str), libibmad/dump.c, libibverbs (port_state_str), linux sysfs.c; the last two: mlxlink."""
-
-_PHYSICAL_STATES = {
-    "linkup": "link_up",
-    "ethanfsmenable": "link_up",
-    "polling": "polling",
-    "disabled": "disabled",
-    "disable": "disabled",
-    "sleep": "sleep",
-    "training": "training",
-    "portconfigurationtraining": "training",
-    "linkerrorrecovery": "link_error_recovery",
-    "phytest": "phy_test",
-}
-"""The same sources. mlxlink calls an Ethernet link that is up by the state of its auto-negotiation machine, ETH_AN_FSM_ENABLE."""
-
-
-def port_state(word: str) -> str | None:
-    """The state of a port in our word: active, down, init, armed, active_defer, nop; None if no tool calls one so.
-
-    >>> port_state("PORT_ACTIVE"), port_state("Initializing"), port_state("Up")
-    ('active', 'init', None)
-    """
-    return _STATES.get(_plain(word).removeprefix("port"))
-
-
-def physical_state(word: str) -> str | None:
-    """The physical state in our word: link_up, polling, disabled, training, sleep, link_error_recovery, phy_test; None if no tool calls one so.
-
-    >>> physical_state("LINK_UP"), physical_state("LinkUp"), physical_state("Phy Test")
-    ('link_up', 'link_up', 'phy_test')
-    """
-    return _PHYSICAL_STATES.get(_plain(word))
-
-
-def _plain(word: str) -> str:
-    return word.strip().lower().replace("_", "").replace(" ", "")
