@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from benchmarks import explain
+from benchmarks import explain, predict
 from benchmarks.__main__ import main
 from benchmarks.explain.triage import Case, score
 from benchmarks.explain.unusable import outcomes
@@ -67,9 +67,26 @@ def test_a_row_is_one_line_of_json(capsys: pytest.CaptureFixture[str]):
 
 def test_every_figure_has_one_row_and_one_line_in_the_docs():
     known = [benchmark.id for benchmark in explain.BENCHMARKS]
-    assert known == [*(f"E{n}" for n in range(1, 10)), *(f"R{n}" for n in range(1, 9))]
-    documented = re.findall(r"^\| ([ER]\d) \|", (REPOSITORY / "docs" / "benchmarks.md").read_text(), re.MULTILINE)
+    known = [benchmark.id for group in (explain, predict) for benchmark in group.BENCHMARKS]
+    assert known == [f"{letter}{n}" for letter, last in (("E", 9), ("R", 8), ("P", 10)) for n in range(1, last + 1)]
+    documented = re.findall(r"^\| ([EPR]\d+) \|", (REPOSITORY / "docs" / "benchmarks.md").read_text(), re.MULTILINE)
     assert documented == known
+
+
+def test_parts_of_a_figure_may_compare_differently():
+    """P4: an error at most 0.3, a share at least 0.98."""
+    (well, badly) = rows_of(
+        Benchmark("A1", "", "", ("<=;>=", [0.3, 0.98]), always([0.2, 0.99])),
+        Benchmark("A2", "", "", ("<=;>=", [0.3, 0.98]), always([0.2, 0.9])),
+    )
+    assert (well.holds, badly.holds, well.bar) == (True, False, "<= 0.3; >= 0.98")
+
+
+def test_figures_of_predicting_that_do_not_exist_yet_say_so(capsys: pytest.CaptureFixture[str]):
+    assert main(["predict", "--json", "--only", "P2", "P10"]) == 1
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(row["id"], row["value"]) for row in rows] == [("P2", None), ("P10", None)]
+    assert all("does not exist yet" in row["reason"] for row in rows)
 
 
 def test_wrong_arguments_end_with_status_2():

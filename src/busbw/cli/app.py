@@ -17,6 +17,7 @@ from busbw.cli.console import note, problem
 from busbw.cli.demo import demo
 from busbw.cli.explain import explain
 from busbw.cli.hardware import hardware
+from busbw.cli.nccl import nccl
 from busbw.cli.query import QueryCommand, query
 from busbw.cli.read import ReadCommand, read
 from busbw.errors import InputError
@@ -87,6 +88,7 @@ app.command()(explain)
 app.command(cls=ReadCommand)(read)
 app.command(cls=QueryCommand)(query)
 app.command()(hardware)
+app.add_typer(nccl, name="nccl")
 app.command()(demo)
 
 

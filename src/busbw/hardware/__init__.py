@@ -27,6 +27,7 @@ from busbw.hardware.expected import (
     nic_tier,
     tiers,
 )
+from busbw.hardware.node_topology import node_topology
 
 __all__ = [
     "Accelerator",
@@ -51,6 +52,7 @@ __all__ = [
     "nccl_nvlink_bytes_per_s",
     "nccl_pcie_bytes_per_s",
     "nic_tier",
+    "node_topology",
     "pcie_bytes_per_s",
     "tiers",
 ]

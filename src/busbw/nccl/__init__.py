@@ -1,8 +1,36 @@
-"""What NCCL itself would do: its variables and their defaults now; channel search, cost table and choice join here later.
+"""What NCCL itself would do: channel search, cost table, choice, for a topology, a number of nodes, and variables.
 
-Imports hardware, collectives, observations and what lies under them; nothing of readers' users.
+`communicator` makes the whole; `topology`, `paths`, `search`, `connect`, `costs`, `choice` are its parts in that order.
+Constants are data, one file a version. Imports hardware, collectives, observations and what lies under them.
 """
 
+from busbw.nccl.choice import Call, Choice, Choices
+from busbw.nccl.communicator import Communicator, communicator, named_topology
+from busbw.nccl.constants import DEFAULT_VERSION, known_versions, load_constants
+from busbw.nccl.graphs import ChannelGraph, Pattern
+from busbw.nccl.settings import Settings, read_settings
 from busbw.nccl.variables import Variable, find_variable, load_variables
+from busbw.nccl.words import Algorithm, Function, Protocol, function_of
 
-__all__ = ["Variable", "find_variable", "load_variables"]
+__all__ = [
+    "DEFAULT_VERSION",
+    "Algorithm",
+    "Call",
+    "ChannelGraph",
+    "Choice",
+    "Choices",
+    "Communicator",
+    "Function",
+    "Pattern",
+    "Protocol",
+    "Settings",
+    "Variable",
+    "communicator",
+    "find_variable",
+    "function_of",
+    "known_versions",
+    "load_constants",
+    "load_variables",
+    "named_topology",
+    "read_settings",
+]
