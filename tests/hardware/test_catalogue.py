@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from busbw.hardware import Figure, find_accelerator, load_catalogue, pcie_bytes_per_s
+from busbw.hardware import Figure, find_accelerator, find_switch, load_catalogue, pcie_bytes_per_s
 from busbw.hardware.catalogue import all_figures
 
 CATALOGUE = load_catalogue()
@@ -81,7 +81,10 @@ def test_every_name_of_the_catalogue_finds_itself():
 
 def test_every_figure_has_a_source():
     """Walked field by field, so that a new field is covered too; a figure without a source cannot be made."""
-    parts = (CATALOGUE.accelerators, CATALOGUE.nics, CATALOGUE.switches, CATALOGUE.nvswitches)
+    parts = (
+        *(CATALOGUE.accelerators, CATALOGUE.nics, CATALOGUE.switches, CATALOGUE.nvswitches),
+        *(CATALOGUE.nvlinks, CATALOGUE.cpu_links, CATALOGUE.latencies),
+    )
     figures = [(path, figure) for part in parts for path, figure in all_figures(part)]
     assert len(figures) > 500
     assert [path for path, figure in figures if len(figure.source) < len("not found")] == []
@@ -158,3 +161,36 @@ def test_in_switch_reduction_came_with_nvlink_4():
         5: True,
         6: True,
     }
+
+
+def test_the_rate_of_an_nvlink_generation_is_that_of_the_gpus_that_have_it():
+    """NVLink 6 has a rate a GPU (announced) and no number of links, so no rate a link: null, and said."""
+    for accelerator in CATALOGUE.accelerators.values():
+        link = accelerator.scale_up_link.value or ""
+        if link.startswith("NVLink ") and link[7:].isdigit() and accelerator.scale_up_shape.value == "switch":
+            told = CATALOGUE.nvlinks[int(link[7:])].bytes_per_s.value
+            assert accelerator.nvlink_bytes_per_s == told, accelerator.name
+    assert CATALOGUE.nvlinks[6].bytes_per_s.value is None
+    assert "not stated" in CATALOGUE.nvlinks[6].bytes_per_s.source
+
+
+@pytest.mark.parametrize(
+    ("asked", "name"),
+    [
+        ("Quantum-2", "QM9700 (Quantum-2)"),
+        ("q3400", "Q3400 (Quantum-X800)"),
+        ("spectrum-x", "SN5600 (Spectrum-4)"),
+        ("SN5400 (Spectrum-4)", "SN5400 (Spectrum-4)"),
+    ],
+)
+def test_a_switch_is_found_by_family_or_product_number(asked, name):
+    assert find_switch(asked) is CATALOGUE.switches[name]
+    assert find_switch("quantum-9") is None
+
+
+def test_what_each_switch_carries_is_ports_times_rate():
+    """As sold, TB/s of both directions or Tb/s of one: Quantum 8, Quantum-2 25.6, X800 115.2, SN5400 25.6, SN5600 51.2."""
+    terabits = {
+        s.name: (s.ports.value or 0) * (s.port_bytes_per_s.value or 0) * 8 / 1e12 for s in CATALOGUE.switches.values()
+    }
+    assert sorted(terabits.values()) == pytest.approx([8.0, 25.6, 25.6, 51.2, 115.2])

@@ -66,7 +66,6 @@ def test_a_row_is_one_line_of_json(capsys: pytest.CaptureFixture[str]):
 
 
 def test_every_figure_has_one_row_and_one_line_in_the_docs():
-    known = [benchmark.id for benchmark in explain.BENCHMARKS]
     known = [benchmark.id for group in (explain, predict) for benchmark in group.BENCHMARKS]
     assert known == [f"{letter}{n}" for letter, last in (("E", 9), ("R", 8), ("P", 10)) for n in range(1, last + 1)]
     documented = re.findall(r"^\| ([EPR]\d+) \|", (REPOSITORY / "docs" / "benchmarks.md").read_text(), re.MULTILINE)

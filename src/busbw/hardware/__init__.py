@@ -3,18 +3,24 @@
 Every figure carries its source. Imports only `busbw.errors`, `busbw.units` and `busbw.statistics`.
 """
 
-from busbw.hardware.blueprints import Cluster, Node, PcieRoot, find_node, load_nodes
+from busbw.hardware.blueprints import CpuId, Node, PcieRoot, cpu_link, find_node, load_nodes
 from busbw.hardware.catalogue import (
     Accelerator,
     Catalogue,
+    CpuLink,
     Figure,
+    Latency,
     Nic,
+    NvLink,
     NvSwitch,
     Switch,
     find_accelerator,
+    find_switch,
     load_catalogue,
     pcie_bytes_per_s,
 )
+from busbw.hardware.cluster import FABRIC_KINDS, ROUTINGS, Cluster, FabricPlan
+from busbw.hardware.cluster_files import find_cluster, read_cluster_file
 from busbw.hardware.expected import (
     ExpectedRange,
     ExpectedTime,
@@ -27,25 +33,45 @@ from busbw.hardware.expected import (
     nic_tier,
     tiers,
 )
+from busbw.hardware.fabrics import Fabric
+from busbw.hardware.links import LINK_KINDS, VERTEX_KINDS, LinkTable, NodeGraph, Path
 from busbw.hardware.node_topology import node_topology
+from busbw.hardware.what_if import SETTINGS, set_figures
 
 __all__ = [
+    "FABRIC_KINDS",
+    "LINK_KINDS",
+    "ROUTINGS",
+    "SETTINGS",
+    "VERTEX_KINDS",
     "Accelerator",
     "Catalogue",
     "Cluster",
+    "CpuId",
+    "CpuLink",
     "ExpectedRange",
     "ExpectedTime",
+    "Fabric",
+    "FabricPlan",
     "Figure",
+    "Latency",
+    "LinkTable",
     "Nic",
     "Node",
+    "NodeGraph",
+    "NvLink",
     "NvSwitch",
+    "Path",
     "PcieRoot",
     "Switch",
     "Tier",
+    "cpu_link",
     "expected_busbw",
     "expected_small_message_time",
     "find_accelerator",
+    "find_cluster",
     "find_node",
+    "find_switch",
     "load_catalogue",
     "load_nodes",
     "matching_tiers",
@@ -54,5 +80,7 @@ __all__ = [
     "nic_tier",
     "node_topology",
     "pcie_bytes_per_s",
+    "read_cluster_file",
+    "set_figures",
     "tiers",
 ]

@@ -1,4 +1,4 @@
-"""The catalogue: what accelerators, NICs and switches can do at best, each figure with its source.
+"""The catalogue: what accelerators, links, NICs and switches can do at best, each figure with its source.
 
 The figures lie in `catalogue.json` beside this module, in the units their makers print; they are converted here, once.
 A source that reads "from memory, unverified" is a guess and says so. Rates are one direction of one device, bytes per
@@ -19,12 +19,16 @@ from typing import Generic, TypeVar
 __all__ = [
     "Accelerator",
     "Catalogue",
+    "CpuLink",
     "Figure",
+    "Latency",
     "Nic",
+    "NvLink",
     "NvSwitch",
     "Switch",
     "all_figures",
     "find_accelerator",
+    "find_switch",
     "load_catalogue",
     "pcie_bytes_per_s",
 ]
@@ -131,6 +135,10 @@ class Switch:
     port_latency_s: Figure[float]
     sharp: Figure[str] | None
     """What in-network reduction it offers; None where the switch has none."""
+    network: str
+    """infiniband or ethernet."""
+    aliases: tuple[str, ...]
+    """Other names, lower case: quantum-2, spectrum-x."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +155,34 @@ class NvSwitch:
 
 
 @dataclass(frozen=True, slots=True)
+class NvLink:
+    """One generation of NVLink: what one link carries, one direction, bytes per second."""
+
+    generation: int
+    bytes_per_s: Figure[float]
+    gpus: str
+    """Products that have it, and how many links."""
+
+
+@dataclass(frozen=True, slots=True)
+class CpuLink:
+    """A link of a CPU that is no PCIe: to the other socket, or to a GPU (C2C). One direction, bytes per second."""
+
+    name: str
+    bytes_per_s: Figure[float]
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """What one hop of a kind adds, seconds, one direction, without queueing."""
+
+    name: str
+    latency_s: Figure[float]
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
 class Catalogue:
     """All products, by name. Order of accelerators is the order of preference of `find_accelerator`."""
 
@@ -154,6 +190,11 @@ class Catalogue:
     nics: Mapping[str, Nic]
     switches: Mapping[str, Switch]
     nvswitches: Mapping[str, NvSwitch]
+    nvlinks: Mapping[int, NvLink]
+    """By generation."""
+    cpu_links: Mapping[str, CpuLink]
+    latencies: Mapping[str, Latency]
+    """By hop: nic, cable, infiniband_switch, ethernet_switch, nvlink, pcie, cpu."""
 
 
 def pcie_bytes_per_s(generation: int, width: int) -> float:
@@ -181,7 +222,23 @@ def load_catalogue() -> Catalogue:
         nics=_frozen({name: _nic(name, entry) for name, entry in data["nics"].items()}),
         switches=_frozen({name: _switch(name, entry) for name, entry in data["switches"].items()}),
         nvswitches=_frozen({name: _nvswitch(name, entry) for name, entry in data["nvswitches"].items()}),
+        nvlinks=MappingProxyType({int(name): _nvlink(int(name), entry) for name, entry in data["nvlinks"].items()}),
+        cpu_links=_frozen({name: _cpu_link(name, entry) for name, entry in data["cpu_links"].items()}),
+        latencies=_frozen({name: _latency(name, entry) for name, entry in data["latencies"].items()}),
     )
+
+
+def find_switch(name: str) -> Switch | None:
+    """The switch of a name, product number or alias, case ignored; None where there is none.
+
+    >>> find_switch("Spectrum-X").name
+    'SN5600 (Spectrum-4)'
+    """
+    key = name.strip().lower()
+    for switch in load_catalogue().switches.values():
+        if key == switch.name.lower() or key in switch.aliases:
+            return switch
+    return None
 
 
 # Words a tool adds to a product's name that tell nothing about its links. A name with any other unknown word matches
@@ -337,7 +394,30 @@ def _switch(name: str, entry: object) -> Switch:
         port_bytes_per_s=_number(fields["port_gbit_s"], _GIGA / _BITS_PER_BYTE),
         port_latency_s=_number(fields["port_latency_ns"], 1e-9),
         sharp=_text(fields["sharp"]) if fields["sharp"] else None,
+        network=str(fields["network"]),
+        aliases=tuple(str(alias) for alias in _list(fields["aliases"])),
     )
+
+
+def _list(entry: object) -> list[object]:
+    if not isinstance(entry, list):
+        raise TypeError(f"catalogue.json: expected a list, found {entry!r}")
+    return entry
+
+
+def _nvlink(generation: int, entry: object) -> NvLink:
+    fields = _mapping(entry)
+    return NvLink(generation, _number(fields["link_gb_s"], _GIGA), str(fields["gpus"]))
+
+
+def _cpu_link(name: str, entry: object) -> CpuLink:
+    fields = _mapping(entry)
+    return CpuLink(name, _number(fields["bandwidth_gb_s"], _GIGA), str(fields["what"]))
+
+
+def _latency(name: str, entry: object) -> Latency:
+    fields = _mapping(entry)
+    return Latency(name, _number(fields["latency_ns"], 1e-9), str(fields["what"]))
 
 
 def _nvswitch(name: str, entry: object) -> NvSwitch:
