@@ -41,7 +41,7 @@ def test_a_variable_changes_the_choice_and_a_figure_the_time(busbw):
     ("arguments", "said"),
     [
         (("all-reduce", "--cluster", "dgx-h10"), "dgx-h100"),
-        (("all-reduce", "--cluster", "gb200-nvl72", "--nodes", "20"), "nearest: 18 or 36"),
+        (("all-reduce", "--cluster", "gb200-nvl72", "--nodes", "19"), "nearest: 18 or 20"),
         (("all-reduce", "--cluster", "dgx-h100", "--nodes", "0"), "at least one node"),
         (
             ("all-reduce", "--cluster", "dgx-h100", "--env", "NCCL_ALGO=NVLS", "--env", "NCCL_NVLS_ENABLE=0"),

@@ -123,11 +123,15 @@ def test_intervals_hold_the_prediction_and_widen_where_nothing_was_measured():
     assert width[1] > width[0]
 
 
-def test_domains_are_filled_evenly_or_the_nearest_count_is_named():
-    cluster, _ = find_cluster("gb200-nvl72", 20)
-    with pytest.raises(InputError, match="nearest: 18 or 36"):
-        situation_of(cluster)
-    assert situation_of(cluster, mnnvl=False).domains == 20
+def test_nodes_that_do_not_fill_domains_are_spread_evenly_or_the_nearest_count_is_named():
+    """Domains of 18 nodes of 4 GPUs. 32 are twice 16, 20 twice 10; 19 is prime and more than one domain."""
+    shapes = {n: situation_of(find_cluster("gb200-nvl72", n)[0]) for n in (18, 20, 32, 36)}
+    assert {n: (w.domains, w.domain_ranks) for n, w in shapes.items()} == {
+        18: (1, 72), 20: (2, 40), 32: (2, 64), 36: (2, 72)
+    }  # fmt: skip
+    with pytest.raises(InputError, match="nearest: 18 or 20"):
+        situation_of(find_cluster("gb200-nvl72", 19)[0])
+    assert situation_of(find_cluster("gb200-nvl72", 19)[0], mnnvl=False).domains == 19
 
 
 def test_every_parameter_of_the_shipped_calibration_has_a_prior_and_a_source():

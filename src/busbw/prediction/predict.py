@@ -97,6 +97,11 @@ def predict(
     sharp = settings.text_of("NCCL_COLLNET_ENABLE") not in ("", "0")
     where = situation_of(cluster, ranks, mnnvl=settings.mnnvl, sharp=sharp)
     notes: list[str] = []
+    most = cluster.node.nvlink_domain_nodes
+    if settings.mnnvl and where.domains > 1 and where.domain_ranks < most * cluster.node.gpus:
+        notes.append(
+            f"Nodes are taken as {where.domains} NVLink domains of {where.domain_ranks // cluster.node.gpus}, of {most} that fit."
+        )
     model = None
     if where.library == "NCCL" and where.ranks > 1 and function_of(collective) is not None:
         model = _communicator(cluster, where, settings, version, notes)
@@ -165,7 +170,7 @@ def predict_in(
 def _communicator(
     cluster: Cluster, where: Situation, settings: Settings, version: str, notes: list[str]
 ) -> Communicator | None:
-    hosts = min(cluster.nodes, cluster.node.nvlink_domain_nodes) if settings.mnnvl else 1
+    hosts = max(1, where.domain_ranks // cluster.node.gpus)
     if where.ranks != cluster.gpus:
         notes.append("NCCL's choice is modelled for whole clusters: the fastest algorithm was taken.")
         return None

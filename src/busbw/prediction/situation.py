@@ -102,7 +102,8 @@ def intra_rate(accelerator: Accelerator) -> tuple[float, str]:
 def situation_of(cluster: Cluster, ranks: int | None = None, *, mnnvl: bool = True, sharp: bool = False) -> Situation:
     """The situation of all GPUs of a cluster, or of its first `ranks` in whole nodes.
 
-    Raises InputError for impossible counts, and for nodes that fill NVLink domains unevenly.
+    Nodes that do not fill their NVLink domains are spread evenly, as schedulers place them: 32 trays of NVL72 are twice
+    16. Raises InputError for impossible counts, and for nodes that cannot be spread so.
     """
     node = cluster.node
     ranks = cluster.gpus if ranks is None else ranks
@@ -112,13 +113,7 @@ def situation_of(cluster: Cluster, ranks: int | None = None, *, mnnvl: bool = Tr
     nodes = ranks // per_node
     if ranks % per_node:
         raise InputError(f"{ranks} ranks do not fill nodes of {node.gpus} GPUs; nearest: {nodes * per_node}.")
-    hosts = min(nodes, node.nvlink_domain_nodes) if mnnvl else 1
-    if nodes % hosts:
-        fewer = nodes // hosts * hosts
-        raise InputError(
-            f"{nodes} nodes of {cluster.name} fill NVLink domains of {hosts} unevenly, which is not modelled; "
-            f"nearest: {fewer} or {fewer + hosts}."
-        )
+    hosts = _hosts_of_a_domain(cluster, nodes) if mnnvl else 1
     domains = nodes // hosts
     if domains > 1 and not node.nics:
         raise InputError(f"{cluster.name}: {nodes} nodes without NICs cannot reach each other; take --nodes 1.")
@@ -140,3 +135,26 @@ def situation_of(cluster: Cluster, ranks: int | None = None, *, mnnvl: bool = Tr
         sharp=sharp,
         library="RCCL" if amd else "NCCL",
     )
+
+
+def _hosts_of_a_domain(cluster: Cluster, nodes: int) -> int:
+    """Nodes that share NVLink: all of a domain, or as many, at least half of it, as make all domains alike."""
+    most = cluster.node.nvlink_domain_nodes
+    if nodes <= most:
+        return nodes
+    even = _even(nodes, most)
+    if even:
+        return even
+    fewer, more = (
+        next(n for n in way if n <= most or _even(n, most))
+        for way in (range(nodes, 0, -1), range(nodes, nodes + most + 1))
+    )
+    raise InputError(
+        f"{nodes} nodes of {cluster.name} cannot be spread evenly over NVLink domains of {most}, which is not modelled; "
+        f"nearest: {fewer} or {more}."
+    )
+
+
+def _even(nodes: int, most: int) -> int:
+    """The largest number of nodes a domain, at least half of `most`, that divides `nodes`; 0 if there is none."""
+    return next((hosts for hosts in range(most, (most + 1) // 2 - 1, -1) if nodes % hosts == 0), 0)
