@@ -16,6 +16,7 @@ from busbw.prediction import (
     Curve,
     cross_validated,
     fit,
+    interval_class,
     load_calibration,
     predicted,
     size_class,
@@ -159,9 +160,7 @@ def score_left_out(tables: Sequence[MeasuredTable], others: Sequence[Curve] = ()
     plain = score(tables, fitted)
     errors = left_out_errors(plain, fitted)
     with_intervals = {
-        campaign: with_spreads(
-            calibration, _pooled({other: found for other, found in errors.items() if other != campaign})
-        )
+        campaign: with_spreads(calibration, {other: found for other, found in errors.items() if other != campaign})
         for campaign, calibration in fitted.items()
     }
     return score(tables, with_intervals)
@@ -175,7 +174,7 @@ def calibrate(tables: Sequence[MeasuredTable], others: Sequence[Curve] = ()) -> 
     if not healthy or len({curve.campaign for curve in curves}) < _FEWEST_CAMPAIGNS:
         return everything  # with the priors' interval: nothing can be left out
     fitted = cross_validated(curves, sorted({table.campaign for table in healthy}))
-    return with_spreads(everything, _pooled(left_out_errors(score(healthy, fitted), fitted)))
+    return with_spreads(everything, left_out_errors(score(healthy, fitted), fitted))
 
 
 Errors = dict[str, dict[str, list[float]]]
@@ -190,18 +189,11 @@ def left_out_errors(scored: Score, fitted: Mapping[str, Calibration]) -> Errors:
         for row in table.rows:
             where = places[row.row].where
             seen = mine.has_seen(where.gpu, where.network if where.domains > 1 else None)
-            name = size_class(row.size_bytes) if seen else f"unseen-{size_class(row.size_bytes)}"
-            errors = found.setdefault(table.table.campaign, {}).setdefault(name, [])
+            errors = found.setdefault(table.table.campaign, {}).setdefault(
+                interval_class(where, row.size_bytes, seen), []
+            )
             errors.append(float(np.log(row.measured_s / row.predicted_s)))
     return found
-
-
-def _pooled(errors: Errors) -> dict[str, list[float]]:
-    pooled: dict[str, list[float]] = {}
-    for campaign in errors.values():
-        for name, found in campaign.items():
-            pooled.setdefault(name, []).extend(found)
-    return pooled
 
 
 def _scored(
@@ -219,8 +211,7 @@ def _scored(
         sizes = np.array([row.size_bytes for row in group], np.float64)
         times = np.array([row.time_s for row in group], np.float64)
         curve = Curve(table.id, table.campaign, first.where, first.collective, sizes, times, moves)
-        seen = calibration.has_seen(first.where.gpu, first.where.network if first.where.domains > 1 else None)
         for row, time_s in zip(group, predicted(curve, calibration).tolist(), strict=True):
-            low, high = calibration.interval(row.size_bytes, seen)
+            low, high = calibration.interval(first.where, row.size_bytes)
             found.append(ScoredRow(row.row, row.size_bytes, row.time_s, time_s, time_s * low, time_s * high))
     return tuple(sorted(found, key=lambda row: row.row)), refused

@@ -16,12 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from busbw.errors import InputError
+from busbw.prediction.situation import Situation
 
 __all__ = [
     "SIZE_CLASSES",
     "Calibration",
     "Parameter",
     "Spread",
+    "interval_class",
     "load_calibration",
     "priors",
     "read_calibration",
@@ -82,7 +84,7 @@ class Calibration:
     seen_gpus: tuple[str, ...] = ()
     seen_networks: tuple[str, ...] = ()
     spreads: Mapping[str, Spread] = field(default_factory=dict)
-    """By size class; with `unseen-` before it where GPU or network were not measured."""
+    """By `interval_class`."""
 
     def figures(self, gpu: str, network: str) -> dict[str, float]:
         """Every parameter's value for classes of GPU and network."""
@@ -92,11 +94,22 @@ class Calibration:
         """Whether both classes were fitted; network None: only one domain, so it does not matter."""
         return gpu in self.seen_gpus and (network is None or network in self.seen_networks)
 
-    def interval(self, size_bytes: float, seen: bool) -> tuple[float, float]:
+    def interval(self, where: Situation, size_bytes: float) -> tuple[float, float]:
         """Factors on a prediction between which 80 % of measurements are expected."""
-        name = size_class(size_bytes)
-        spread = self.spreads.get(name if seen else f"unseen-{name}") or self.spreads.get(name) or _NO_SPREAD
-        return spread.low, spread.high
+        seen = self.has_seen(where.gpu, where.network if where.domains > 1 else None)
+        name = interval_class(where, size_bytes, seen)
+        known = name.removeprefix("unseen ")
+        candidates = [self.spreads[key] for key in dict.fromkeys((name, known)) if key in self.spreads]
+        if not candidates:
+            return _NO_SPREAD.low, _NO_SPREAD.high
+        # What was never measured is not known better than what was.
+        both = [candidates[0], self.spreads.get(known, candidates[0])]
+        return min(spread.low for spread in both), max(spread.high for spread in both)
+
+
+def interval_class(where: Situation, size_bytes: float, seen: bool) -> str:
+    """Which interval a prediction takes: by size class, one NVLink domain or several, classes measured or not."""
+    return f"{'' if seen else 'unseen '}{'several' if where.domains > 1 else 'one'} {size_class(size_bytes)}"
 
 
 _NO_SPREAD = Spread(0.67, 1.5, 0)

@@ -7,14 +7,14 @@ spread, so that a class with few rows stays near what is common, and one without
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from busbw.errors import InputError
-from busbw.prediction.calibration import SIZE_CLASSES, Calibration, Parameter, Spread, priors
+from busbw.prediction.calibration import Calibration, Parameter, Spread, priors
 from busbw.prediction.movement import Movement
 from busbw.prediction.situation import Situation
 from busbw.prediction.timing import Moves, moves_of, parts
@@ -26,7 +26,13 @@ IntArray = npt.NDArray[np.int64]
 
 _NOISE = 0.06
 """Standard deviation of the logarithm of a measured time that the model cannot explain: a guess, set by repeats."""
-_STEPS, _STEPS_FROM_NEAR = 25, 6
+_FEWEST_ERRORS = 10
+"""An interval needs as many rows; with fewer the next wider class is taken."""
+_FEWEST_CAMPAIGNS = 2
+"""A class that one campaign measured is not known: that may be one site's way."""
+_BOUNDARY = 3.0
+"""Residuals, in noise, beyond which a row counts ever less (Cauchy's loss): some tables are of another machine than they say."""
+_STEPS, _STEPS_FROM_NEAR = 80, 20
 """Of the optimiser at most. Guesses: later ones change no figure by a percent."""
 _ROWS_FITTED = 12
 """Rows of a curve that are looked at; more cost time and say no more."""
@@ -124,8 +130,15 @@ class _Space:
             )
             for name, parameter in self.prior.parameters.items()
         }
-        crossing = sorted({c.where.network for c in curves if c.where.domains > 1})
-        return Calibration(parameters, tuple(sorted(c.name for c in curves)), tuple(self.gpus), tuple(crossing))
+        gpus = _seen((c.where.gpu, c.campaign) for c in curves)
+        networks = _seen((c.where.network, c.campaign) for c in curves if c.where.domains > 1)
+        return Calibration(parameters, tuple(sorted(c.name for c in curves)), gpus, networks)
+
+
+def _seen(pairs: Iterable[tuple[str, str]]) -> tuple[str, ...]:
+    """The classes that campaigns enough measured."""
+    campaigns = Counter(key for key, _ in set(pairs))
+    return tuple(sorted(key for key, count in campaigns.items() if count >= _FEWEST_CAMPAIGNS))
 
 
 def _problem(curves: Sequence[Curve], space: _Space) -> _Problem:
@@ -166,7 +179,7 @@ def _thinned(curve: Curve) -> Curve:
 def fit(curves: Sequence[Curve], prior: Calibration | None = None, start: Calibration | None = None) -> Calibration:
     """The calibration that explains the curves best. Raises InputError without curves. start: where to begin from.
 
-    Minimises the sum of soft_l1 residuals of log time, each over the noise, plus squared deviations from the prior.
+    Minimises Cauchy's loss of residuals of log time, each over the noise, plus squared deviations from the prior.
     """
     if not curves:
         raise InputError("nothing to fit: no measured rows that the model covers.")
@@ -179,12 +192,12 @@ def fit(curves: Sequence[Curve], prior: Calibration | None = None, start: Calibr
         entries = parts(problem.moves, space.figures(unknowns, problem)).total_s
         best = np.minimum.reduceat(entries, problem.starts)
         errors = problem.weight * (np.log(best) - problem.log_time) / _NOISE
-        softened = np.sign(errors) * np.sqrt(2 * (np.sqrt(1 + errors**2) - 1))
+        softened = np.sign(errors) * np.sqrt(_BOUNDARY**2 * np.log1p((errors / _BOUNDARY) ** 2))
         return np.concatenate([softened, unknowns / np.maximum(space.spreads, 1e-6)])
 
     begin = np.zeros(len(space.spreads)) if start is None else space.unknowns(start)
     found = least_squares(
-        residuals, begin, method="trf", x_scale="jac", max_nfev=_STEPS if start is None else _STEPS_FROM_NEAR, ftol=1e-3
+        residuals, begin, method="trf", x_scale="jac", max_nfev=_STEPS if start is None else _STEPS_FROM_NEAR, ftol=1e-4
     )
     return space.calibration(found.x, curves)
 
@@ -206,15 +219,25 @@ def cross_validated(curves: Sequence[Curve], campaigns: Sequence[str] | None = N
     }
 
 
-def with_spreads(calibration: Calibration, errors: Mapping[str, Sequence[float]]) -> Calibration:
-    """The calibration with intervals from logarithms of measured over predicted, by size class, left-out campaigns only."""
+def with_spreads(calibration: Calibration, errors: Mapping[str, Mapping[str, Sequence[float]]]) -> Calibration:
+    """The calibration with intervals from logarithms of measured over predicted, by campaign and `interval_class`.
+
+    Each campaign must have been left out of the fit its errors come from. Rows of a campaign err together: were they one,
+    a new campaign would lie beyond all n with probability 1/(n+1) on each side; were they independent, with none. The
+    ends are between: the percentiles 10 - 25/(n+1) and 90 + 25/(n+1). A guess, judged by coverage on campaigns left out.
+    """
+    pooled: dict[str, list[float]] = {}
+    counts: Counter[str] = Counter()
+    for campaign in errors.values():
+        for name, found in campaign.items():
+            pooled.setdefault(name, []).extend(found)
+            counts[name] += 1
     spreads = {}
-    for name in SIZE_CLASSES:
-        for prefix in ("", "unseen-"):
-            found = np.asarray(errors.get(prefix + name, ()), np.float64)
-            if len(found) >= 10:
-                low, high = np.exp(np.quantile(found, (0.1, 0.9)))
-                spreads[prefix + name] = Spread(float(min(low, 1.0)), float(max(high, 1.0)), len(found))
+    for name, rows in sorted(pooled.items()):
+        if len(rows) >= _FEWEST_ERRORS:
+            tail = max(0.0, 0.1 - 0.25 / (counts[name] + 1))
+            low, high = np.exp(np.quantile(np.asarray(rows, np.float64), (tail, 1 - tail)))
+            spreads[name] = Spread(float(min(low, 1.0)), float(max(high, 1.0)), len(rows))
     return Calibration(
         calibration.parameters, calibration.fitted_to, calibration.seen_gpus, calibration.seen_networks, spreads
     )

@@ -98,6 +98,8 @@ def _all_reduce(where: Situation) -> list[Movement]:
     tree_wire = 0.0 if not several else 1.0 if domains == 2 else 2.0
     # Up and down a chain of n GPUs that begins at another GPU in each channel: 2 S but for the n-th part at the ends.
     chain = 2 * (inside - 1) / inside
+    # Each GPU reads its n-th part of the sum, for which all send S, and multicasts it (simulation.md, section 3.1).
+    multicast = 1 + 1 / inside
     found = []
     for protocol in PROTOCOLS:
         found.append(
@@ -116,9 +118,9 @@ def _all_reduce(where: Situation) -> list[Movement]:
             Movement("Tree", protocol, 2.0 * (inside - 1), 2.0 * depth, chain, tree_wire, "ring", _ring_links(where))
         )
     if where.nvls and not several:
-        found.append(Movement("NVLS", "Simple", 1.0, 0.0, 1.0, 0.0, "nvls"))
+        found.append(Movement("NVLS", "Simple", 1.0, 0.0, multicast, 0.0, "nvls"))
     if where.nvls and several:
-        found.append(Movement("NVLSTree", "Simple", 1.0, 2.0 * depth, 1.0, tree_wire, "nvls"))
+        found.append(Movement("NVLSTree", "Simple", 1.0, 2.0 * depth, multicast, tree_wire, "nvls"))
     if where.sharp and several:
         # Chains of GPUs up to a head and down again; the network's switches reduce, so each NIC sees its part once.
         found.append(Movement("CollNetChain", "Simple", 2.0 * (inside - 1), 2.0, chain, 1.0, "ring", 1.0))

@@ -151,7 +151,7 @@ def predict_in(
             f"No measurement of {where.gpu} GPUs{f' over {where.network}' if where.domains > 1 else ''} was fitted: "
             "common values were taken, and the interval is wider."
         )
-    factors = np.array([calibration.interval(size, seen) for size in sizes.tolist()]).reshape(-1, 2)
+    factors = np.array([calibration.interval(where, size) for size in sizes.tolist()]).reshape(-1, 2)
     return Predictions(
         collective,
         where,

@@ -9,7 +9,7 @@ from busbw.hardware import Accelerator, Cluster
 
 __all__ = ["NETWORKS", "Situation", "gpu_class", "network_class", "situation_of"]
 
-NETWORKS = ("infiniband", "roce", "efa", "tcpx", "slingshot", "sockets")
+NETWORKS = ("infiniband", "roce", "efa", "tcpx", "tcpxo", "slingshot", "sockets")
 """Classes of networks: their latencies and efficiencies differ by more than their rates."""
 
 _CAPABILITIES = ((100, "blackwell"), (90, "hopper"), (80, "ampere"), (70, "volta"), (0, "pascal"))
@@ -79,6 +79,7 @@ def network_class(text: str) -> str:
     """
     folded = text.lower()
     for words, name in (
+        (("tcpxo",), "tcpxo"),
         (("tcpx", "gvnic"), "tcpx"),
         (("ipoib", "tcp", "socket"), "sockets"),
         (("efa",), "efa"),

@@ -114,6 +114,7 @@ def parts(moves: Moves, figures: Mapping[str, float | FloatArray]) -> Parts:
     payload = _choose(protocol, figures["ll_factor"], figures["ll128_factor"], 1.0)
     share = share * payload * np.where(is_tree, figures["tree_factor"], 1.0)
     share = share * np.where(algorithm == ALGORITHMS.index("NVLSTree"), figures["nvls_tree_factor"], 1.0)
+    share = share * np.where(is_nvls & (inside > _REFERENCE_DOMAIN), figures["nvls_rack_factor"], 1.0)
     carried = figures["network_share"] * payload
     carried = carried * np.where(algorithm == ALGORITHMS.index("CollNetChain"), figures["sharp_factor"], 1.0)
     # Of two domains each has one peer; the more there are, the more senders meet at a receiver.
@@ -127,9 +128,20 @@ def parts(moves: Moves, figures: Mapping[str, float | FloatArray]) -> Parts:
     # Rings and sends are busy everywhere at once, however long: what they lose to filling is a channel's slots.
     slots = _SLOTS * figures["step_s"] * figures["step_simple_factor"] + np.where(crosses, 2 * between, 0.0)
     depth = np.where(is_nvls | is_tree, latency, slots)
-    fills = np.where(is_nvls, figures["fill_nvls"], np.where(is_tree, figures["fill_tree"], figures["fill_ring"]))
+    fills = np.where(
+        is_nvls,
+        figures["fill_nvls"],
+        np.where(is_tree, figures["fill_tree"], np.where(is_p2p, figures["fill_p2p"], figures["fill_ring"])),
+    )
     best = 2 * fills * np.sqrt(depth * wire)
-    most = np.where(is_nvls | is_tree, figures["fill_most"], figures["fill_ring_most"]) * depth
+    most = (
+        np.where(
+            is_nvls | is_tree,
+            figures["fill_most"],
+            np.where(is_p2p, figures["fill_p2p_most"], figures["fill_ring_most"]),
+        )
+        * depth
+    )
     fill = np.divide(best * most, best + most, out=np.zeros_like(best), where=best + most > 0)
     fill = np.where(protocol == PROTOCOLS.index("Simple"), fill, 0.0)
     launch = np.broadcast_to(launch, latency.shape)
