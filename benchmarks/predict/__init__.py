@@ -1,4 +1,4 @@
-"""The figures of predicting: P1 to P10. P6 waits for a comparison over systems."""
+"""The figures of predicting: P1 to P10."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.predict import accuracy
@@ -29,13 +28,6 @@ def _nccl_equality(_: Options) -> Measured:
     if equality.differences:
         note += f"; first difference: {equality.differences[0]}"
     return Measured(list(equality.shares), note=note)
-
-
-def _not_yet(missing: str) -> Callable[[Options], Measured]:
-    def measure(_: Options) -> Measured:
-        raise NotMeasurableError(f"{missing} does not exist yet")
-
-    return measure
 
 
 _SIZES = [8 << place for place in range(31)]
@@ -115,7 +107,6 @@ def _wrong_inputs(_: Options) -> Measured:
     return Measured(good, note=f"not: {'; '.join(wrong)}" if wrong else "")
 
 
-_SYSTEMS = "a comparison that leaves out a whole system of data/kernels"
 _BETTER = "platforms of 3 tables and more on which it is better than NCCL's estimate and than alpha-beta; share"
 
 BENCHMARKS = (
@@ -124,7 +115,7 @@ BENCHMARKS = (
     Benchmark("P3", "the same from 64 MiB; below 64 KiB", "share", ("<=", (0.05, 0.15)), accuracy.sizes_apart),
     Benchmark("P4", "p90 of the error over rows; share of rows predicted", "share", ("<=;>=", (0.30, 0.98)), accuracy.worst_and_share),
     Benchmark("P5", "distance of the 80 % interval's coverage from 0.8 overall; worst of three size classes; median half-width", "share", ("<=", (0.05, 0.15, 0.15)), accuracy.coverage),
-    Benchmark("P6", "median error on rows of data/kernels, system left out", "share", ("<=", (0.12,)), _not_yet(_SYSTEMS)),
+    Benchmark("P6", "median error on rows of data/kernels, system left out", "share", ("<=", (0.12,)), accuracy.systems_left_out),
     Benchmark("P7", _BETTER, "share", ("==", (1.0,)), accuracy.beside_others),
     Benchmark("P8", "31 sizes x 8 collectives at 16,384 nodes; predictions a second, one core", "ms; 1/s", ("<;>=", (50.0, 100_000.0)), _speed, sized=True),
     Benchmark("P9", "all_reduce on gb300-nvl72 at 131,072 nodes; memory", "s; MB", ("<", (1.0, 300.0)), _largest, sized=True),

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from busbw.accuracy import read_measured, score
+from busbw.accuracy import REFUSALS, read_measured, score
 from busbw.errors import InputError
 from busbw.prediction import Situation, predict_in
 
@@ -84,3 +86,23 @@ def test_what_is_no_table_is_an_error_that_names_the_file(tmp_path, text):
 def test_a_table_about_something_slow_is_not_among_the_scored(tmp_path):
     assert not read_measured(write(tmp_path, health="sick")).is_scored
     assert read_measured(write(tmp_path)).is_scored
+
+
+ODD = st.one_of(
+    st.none(), st.booleans(), st.integers(-(2**70), 2**70), st.floats(), st.text(max_size=5), st.just([]), st.just({})
+)
+KEYS = ("gpu", "gpus_per_node", "nodes", "nics_per_node", "nic_gbps", "fabric", "intra_link", "switch_inline_reduction")
+
+
+@given(
+    hardware=st.dictionaries(st.sampled_from(KEYS), ODD),
+    gpu=st.sampled_from(["H100 SXM5 80GB", "GB200", "MI300X", "H100 NVL or PCIe", "none"]),
+    row=st.dictionaries(st.sampled_from(["bytes", "time_us", "busbw_GBps", "gpus", "nodes", "algorithm"]), ODD),
+    more=st.dictionaries(st.sampled_from(["software", "ranks", "collective", "rows_in_place", "campaign"]), ODD),
+)
+def test_every_row_of_a_strangers_table_is_scored_or_refused_with_a_kind(tmp_path_factory, hardware, gpu, row, more):
+    made = {"hardware": HARDWARE | {"gpu": gpu} | hardware, "rows": [row, {"bytes": 1024, "time_us": 10.0}]} | more
+    found = score([read_measured(write(tmp_path_factory.mktemp("odd"), **made))])
+    assert len(found.rows) + found.refused == 2
+    assert all(refusal.kind in REFUSALS for table in found.tables for refusal in table.refused)
+    assert all(0 < scored.low_s <= scored.predicted_s <= scored.high_s for scored in found.rows)

@@ -172,7 +172,10 @@ def _row(
         raise _RefusedError("layout-unknown", "the number of ranks is not stated")
     if not size:
         raise _RefusedError("not-measured", "the size is not stated, so there is no time")
-    where = _situation(row, hardware, software, int(ranks))
+    try:
+        where = _situation(row, hardware, software, int(ranks))
+    except InputError as error:
+        raise _RefusedError("hardware-unknown", str(error)) from None
     time_us, busbw = _number(row, "time_us"), _number(row, "busbw_GBps")
     if time_us:
         time_s = time_us * _US
@@ -220,7 +223,7 @@ def _situation(
         domains = 1 if inside else -(-ranks // _NVLINK_DOMAIN)
     else:
         domains = nodes
-    if not domains or ranks % domains:
+    if not nodes or nodes > _MOST_RANKS or not domains or ranks % domains:
         raise _RefusedError("layout-unknown", f"{ranks} ranks on {nodes or 'unknown'} nodes")
     nics, gbps = _nics(hardware, accelerator, domains)
     per_node_ranks = max(1, ranks // nodes)
