@@ -132,7 +132,7 @@ class _Space:
         }
         gpus = _seen((c.where.gpu, c.campaign) for c in curves)
         networks = _seen((c.where.network, c.campaign) for c in curves if c.where.domains > 1)
-        return Calibration(parameters, tuple(sorted(c.name for c in curves)), gpus, networks)
+        return Calibration(parameters, tuple(sorted({c.name for c in curves})), gpus, networks)
 
 
 def _seen(pairs: Iterable[tuple[str, str]]) -> tuple[str, ...]:
