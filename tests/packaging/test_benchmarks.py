@@ -81,11 +81,12 @@ def test_parts_of_a_figure_may_compare_differently():
     assert (well.holds, badly.holds, well.bar) == (True, False, "<= 0.3; >= 0.98")
 
 
-def test_figures_of_predicting_that_do_not_exist_yet_say_so(capsys: pytest.CaptureFixture[str]):
-    assert main(["predict", "--json", "--only", "P2", "P10"]) == 1
+def test_accuracy_without_measured_tables_says_where_they_should_be(capsys: pytest.CaptureFixture[str], tmp_path: Path):
+    assert main(["predict", "--json", "--only", "P2", "P10", "--data", str(tmp_path)]) == 1
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [(row["id"], row["value"]) for row in rows] == [("P2", None), ("P10", None)]
-    assert all("does not exist yet" in row["reason"] for row in rows)
+    assert [(row["id"], row["value"]) for row in rows] == [("P2", None), ("P10", 4)]
+    assert str(tmp_path) in rows[0]["reason"]
+    assert "--data" in rows[0]["reason"]
 
 
 def test_wrong_arguments_end_with_status_2():
