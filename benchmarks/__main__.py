@@ -1,4 +1,4 @@
-"""`python -m benchmarks [GROUP...] [--only ID...] [--json] [--smoke] [--cases DIR]`: measures figures and shows them beside their bars.
+"""`python -m benchmarks [GROUP...] [--only ID...] [--json] [--smoke] [--cases DIR] [--data DIR]`: measures figures and shows them beside their bars.
 
 With --json one object a line: {"id", "what", "value", "unit", "command", "peers", "reason"}. Exit status 1 if a figure could not be
 measured or misses its bar, 2 if the arguments are wrong.
@@ -29,6 +29,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--cases", type=Path, metavar="DIR", help="folder of triage cases; those of the tests if not given"
     )
+    parser.add_argument(
+        "--data", type=Path, metavar="DIR", help="folder of measured/1 tables; ../shared/data/measured if not given"
+    )
     given = parser.parse_args(arguments)
     for group in given.groups:
         if group not in GROUPS:
@@ -38,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     unknown = wanted - {benchmark.id for benchmarks in chosen.values() for benchmark in benchmarks}
     if unknown:
         parser.error(f"no figure {', '.join(sorted(unknown))} in {', '.join(chosen)}")
-    options = Options(given.smoke, given.cases)
+    options = Options(given.smoke, given.cases, given.data)
     rows = itertools.chain.from_iterable(measure(group, benchmarks, options) for group, benchmarks in chosen.items())
     if given.json:
         kept = []

@@ -36,6 +36,8 @@ class Options:
     """Small inputs and few trials: whether it runs, not how fast it is."""
     cases: Path | None = None
     """Folder of triage cases; those of the tests if None."""
+    data: Path | None = None
+    """Folder of measured/1 tables; ../shared/data/measured beside the checkout if None."""
 
 
 @dataclass(frozen=True, slots=True)

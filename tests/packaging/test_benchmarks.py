@@ -66,20 +66,27 @@ def test_a_row_is_one_line_of_json(capsys: pytest.CaptureFixture[str]):
 
 
 def test_every_figure_has_one_row_and_one_line_in_the_docs():
-    known = [benchmark.id for benchmark in explain.BENCHMARKS]
-    assert known == [*(f"E{n}" for n in range(1, 10)), *(f"R{n}" for n in range(1, 9))]
-    foreseen = [benchmark.id for benchmark in predict.BENCHMARKS]
-    assert foreseen == [f"P{n}" for n in range(1, 11)]
+    known = [benchmark.id for group in (explain, predict) for benchmark in group.BENCHMARKS]
+    assert known == [f"{letter}{n}" for letter, last in (("E", 9), ("R", 8), ("P", 10)) for n in range(1, last + 1)]
     documented = re.findall(r"^\| ([EPR]\d+) \|", (REPOSITORY / "docs" / "benchmarks.md").read_text(), re.MULTILINE)
-    known += foreseen
     assert documented == known
 
 
-def test_figures_of_predicting_that_do_not_exist_yet_say_so(capsys: pytest.CaptureFixture[str]):
-    assert main(["predict", "--json", "--only", "P2", "P10"]) == 1
+def test_parts_of_a_figure_may_compare_differently():
+    """P4: an error at most 0.3, a share at least 0.98."""
+    (well, badly) = rows_of(
+        Benchmark("A1", "", "", ("<=;>=", [0.3, 0.98]), always([0.2, 0.99])),
+        Benchmark("A2", "", "", ("<=;>=", [0.3, 0.98]), always([0.2, 0.9])),
+    )
+    assert (well.holds, badly.holds, well.bar) == (True, False, "<= 0.3; >= 0.98")
+
+
+def test_accuracy_without_measured_tables_says_where_they_should_be(capsys: pytest.CaptureFixture[str], tmp_path: Path):
+    assert main(["predict", "--json", "--only", "P2", "P10", "--data", str(tmp_path)]) == 1
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [(row["id"], row["value"]) for row in rows] == [("P2", None), ("P10", None)]
-    assert all("does not exist yet" in row["reason"] for row in rows)
+    assert [(row["id"], row["value"]) for row in rows] == [("P2", None), ("P10", 4)]
+    assert str(tmp_path) in rows[0]["reason"]
+    assert "--data" in rows[0]["reason"]
 
 
 def test_wrong_arguments_end_with_status_2():

@@ -18,8 +18,10 @@ from busbw.cli.demo import demo
 from busbw.cli.explain import explain
 from busbw.cli.hardware import hardware
 from busbw.cli.nccl import nccl
+from busbw.cli.predict import predict
 from busbw.cli.query import QueryCommand, query
 from busbw.cli.read import ReadCommand, read
+from busbw.cli.score import calibrate, score
 from busbw.errors import InputError
 
 __all__ = ["app", "main"]
@@ -89,6 +91,9 @@ app.command(cls=ReadCommand)(read)
 app.command(cls=QueryCommand)(query)
 app.command()(hardware)
 app.add_typer(nccl, name="nccl")
+app.command()(predict)
+app.command()(score)
+app.command()(calibrate)
 app.command()(demo)
 
 

@@ -1,0 +1,217 @@
+"""The score: predicted beside measured times, row by row, table by table, and over all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from busbw.accuracy.curves import curves_of_table, movements_of
+from busbw.accuracy.measured import MeasuredRow, MeasuredTable, Refusal, curves_of
+from busbw.errors import InputError
+from busbw.prediction import (
+    Calibration,
+    Curve,
+    cross_validated,
+    fit,
+    interval_class,
+    load_calibration,
+    predicted,
+    size_class,
+    with_spreads,
+)
+
+__all__ = ["Score", "ScoredRow", "ScoredTable", "calibrate", "left_out_errors", "score", "score_left_out"]
+
+SCHEMA = 1
+_FEWEST_CAMPAIGNS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredRow:
+    """One row of a table beside its prediction."""
+
+    row: int
+    size_bytes: int
+    measured_s: float
+    predicted_s: float
+    low_s: float
+    high_s: float
+
+    @property
+    def error(self) -> float:
+        """abs(predicted / measured - 1)."""
+        return abs(self.predicted_s / self.measured_s - 1)
+
+    @property
+    def is_covered(self) -> bool:
+        """Whether the measured time lies in the interval."""
+        return self.low_s <= self.measured_s <= self.high_s
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredTable:
+    """A table beside its predictions."""
+
+    table: MeasuredTable
+    rows: tuple[ScoredRow, ...]
+    rows_in_place: tuple[ScoredRow, ...]
+    refused: tuple[Refusal, ...]
+
+    @property
+    def median_error(self) -> float | None:
+        """Median over rows; None without rows."""
+        return float(np.median([row.error for row in self.rows])) if self.rows else None
+
+    def median_error_of(self, sizes: str) -> float | None:
+        """The median over rows of a size class: small, middle, large."""
+        found = [row.error for row in self.rows if size_class(row.size_bytes) == sizes]
+        return float(np.median(found)) if found else None
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """All tables beside their predictions."""
+
+    tables: tuple[ScoredTable, ...]
+
+    @property
+    def rows(self) -> list[ScoredRow]:
+        """The rows of all tables."""
+        return [row for table in self.tables for row in table.rows]
+
+    @property
+    def refused(self) -> int:
+        """Rows without a prediction."""
+        return sum(len(table.refused) for table in self.tables)
+
+    def median_of_tables(self, sizes: str | None = None) -> float | None:
+        """The median over tables of their median error."""
+        found = [table.median_error if sizes is None else table.median_error_of(sizes) for table in self.tables]
+        known = [error for error in found if error is not None]
+        return float(np.median(known)) if known else None
+
+    def to_json(self) -> dict[str, Any]:
+        """The shape that `busbw score --json` prints, schema 1. Errors in percent, times in seconds."""
+        groups: dict[str, list[ScoredTable]] = {}
+        for table in self.tables:
+            groups.setdefault(table.table.group, []).append(table)
+        return {
+            "schema": SCHEMA,
+            "overall": summary(self.tables),
+            "groups": [{"name": name, **summary(found)} for name, found in sorted(groups.items())],
+            "sources": [
+                {
+                    "id": table.table.id,
+                    "rows": [
+                        {
+                            "size_bytes": row.size_bytes,
+                            "row": row.row,
+                            "measured": row.measured_s,
+                            "predicted": row.predicted_s,
+                            "low": row.low_s,
+                            "high": row.high_s,
+                            "unit": "s",
+                        }
+                        for row in table.rows
+                    ],
+                    "refused": [{"row": r.row, "kind": r.kind, "reason": r.reason} for r in table.refused],
+                }
+                for table in self.tables
+            ],
+        }
+
+
+def summary(tables: Sequence[ScoredTable]) -> dict[str, Any]:
+    """Rows, median and 90th percentile of the error in percent, rows refused; null where there are no rows."""
+    errors = [row.error * 100 for table in tables for row in table.rows]
+    return {
+        "rows": len(errors),
+        "median_abs_pct": round(float(np.median(errors)), 3) if errors else None,
+        "p90_abs_pct": round(float(np.quantile(errors, 0.9)), 3) if errors else None,
+        "refused": sum(len(table.refused) for table in tables),
+    }
+
+
+def score(tables: Iterable[MeasuredTable], calibration: Calibration | Mapping[str, Calibration] | None = None) -> Score:
+    """Tables beside what a calibration predicts; with a mapping each campaign has its own. None: the shipped one."""
+    given = calibration or load_calibration()
+    found = []
+    for table in tables:
+        mine = given[table.campaign] if isinstance(given, Mapping) else given
+        rows, refused = _scored(table.rows, table, mine)
+        in_place, _ = _scored(table.rows_in_place, table, mine)
+        found.append(ScoredTable(table, rows, in_place, (*table.refused, *refused)))
+    return Score(tuple(found))
+
+
+def score_left_out(tables: Sequence[MeasuredTable], others: Sequence[Curve] = ()) -> Score:
+    """Each campaign beside what a calibration predicts that was fitted to all other campaigns, and to `others`.
+
+    The intervals of a campaign come from the errors of the other campaigns, each left out of its own fit.
+    """
+    campaigns = sorted({table.campaign for table in tables})
+    if len({*campaigns, *(curve.campaign for curve in others)}) < _FEWEST_CAMPAIGNS:
+        raise InputError("leaving a campaign out leaves nothing to fit to: pass tables of two campaigns or more.")
+    curves = [*(curve for table in tables for curve in curves_of_table(table)), *others]
+    fitted = cross_validated(curves, campaigns)
+    plain = score(tables, fitted)
+    errors = left_out_errors(plain, fitted)
+    with_intervals = {
+        campaign: with_spreads(calibration, {other: found for other, found in errors.items() if other != campaign})
+        for campaign, calibration in fitted.items()
+    }
+    return score(tables, with_intervals)
+
+
+def calibrate(tables: Sequence[MeasuredTable], others: Sequence[Curve] = ()) -> Calibration:
+    """The calibration of tables and other curves, with intervals from leaving each campaign of `tables` out once."""
+    curves = [*(curve for table in tables for curve in curves_of_table(table)), *others]
+    everything = fit(curves)
+    healthy = [table for table in tables if table.is_scored]
+    if not healthy or len({curve.campaign for curve in curves}) < _FEWEST_CAMPAIGNS:
+        return everything  # with the priors' interval: nothing can be left out
+    fitted = cross_validated(curves, sorted({table.campaign for table in healthy}))
+    return with_spreads(everything, left_out_errors(score(healthy, fitted), fitted))
+
+
+Errors = dict[str, dict[str, list[float]]]
+
+
+def left_out_errors(scored: Score, fitted: Mapping[str, Calibration]) -> Errors:
+    """By campaign and interval class the logarithms of measured over predicted."""
+    found: Errors = {}
+    for table in scored.tables:
+        mine = fitted[table.table.campaign]
+        places = {row.row: row for row in table.table.rows}
+        for row in table.rows:
+            where = places[row.row].where
+            seen = mine.has_seen(where.gpu, where.network if where.domains > 1 else None)
+            errors = found.setdefault(table.table.campaign, {}).setdefault(
+                interval_class(where, row.size_bytes, seen), []
+            )
+            errors.append(float(np.log(row.measured_s / row.predicted_s)))
+    return found
+
+
+def _scored(
+    rows: tuple[MeasuredRow, ...], table: MeasuredTable, calibration: Calibration
+) -> tuple[tuple[ScoredRow, ...], list[Refusal]]:
+    found: list[ScoredRow] = []
+    refused: list[Refusal] = []
+    for group in curves_of(rows):
+        first = group[0]
+        moves = movements_of(first)
+        if not moves or first.where.ranks < 2:
+            why = "one rank" if moves else f"{first.collective} has no time model"
+            refused += [Refusal(row.row, "unsupported", why) for row in group]
+            continue
+        sizes = np.array([row.size_bytes for row in group], np.float64)
+        times = np.array([row.time_s for row in group], np.float64)
+        curve = Curve(table.id, table.campaign, first.where, first.collective, sizes, times, moves)
+        for row, time_s in zip(group, predicted(curve, calibration).tolist(), strict=True):
+            low, high = calibration.interval(first.where, row.size_bytes)
+            found.append(ScoredRow(row.row, row.size_bytes, row.time_s, time_s, time_s * low, time_s * high))
+    return tuple(sorted(found, key=lambda row: row.row)), refused

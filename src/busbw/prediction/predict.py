@@ -1,0 +1,233 @@
+"""Predicted times of a collective on a cluster, with NCCL's own choice of algorithm where NCCL runs there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from busbw.collectives import bus_factor
+from busbw.errors import InputError
+from busbw.hardware import Cluster, node_topology
+from busbw.nccl import (
+    DEFAULT_VERSION,
+    Algorithm,
+    Communicator,
+    Protocol,
+    Settings,
+    communicator,
+    function_of,
+    load_constants,
+)
+from busbw.prediction.calibration import Calibration, load_calibration
+from busbw.prediction.movement import Movement, movements
+from busbw.prediction.situation import Situation, situation_of
+from busbw.prediction.timing import Parts, moves_of, parts
+
+__all__ = ["PREDICTED", "Predictions", "predict", "predict_in"]
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+
+PREDICTED = (
+    "all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all", "send_recv", "gather", "scatter",
+)  # fmt: skip
+"""The collectives that have a time model."""
+
+
+@dataclass(frozen=True, slots=True)
+class Predictions:
+    """Times by size; S sizes. What each is made of stands in `parts`."""
+
+    collective: str
+    where: Situation
+    size_bytes: IntArray  # (S,)
+    time_s: FloatArray  # (S,)
+    low_s: FloatArray  # (S,), 80 % of healthy measurements lie between low and high
+    high_s: FloatArray  # (S,)
+    algorithm: tuple[str, ...]
+    protocol: tuple[str, ...]
+    channels: tuple[int | None, ...]
+    """None where the choice was not NCCL's."""
+    parts: Parts
+    notes: tuple[str, ...] = ()
+
+    @property
+    def algbw_bytes_per_s(self) -> FloatArray:
+        """Size over time."""
+        return self.size_bytes / self.time_s
+
+    @property
+    def busbw_bytes_per_s(self) -> FloatArray:
+        """Algorithm bandwidth times the collective's factor, as nccl-tests prints it."""
+        return self.algbw_bytes_per_s * bus_factor(self.collective, self.where.ranks)
+
+    def limit(self, place: int) -> str:
+        """What a size waits for longest: launch, latency, the links inside a node or domain, or its NICs."""
+        found = self.parts
+        wire = float(max(found.intra_s[place], found.inter_s[place]))
+        waiting = {
+            "launch": float(found.launch_s[place]),
+            "latency": float(found.latency_s[place] + found.fill_s[place]),
+            "NICs" if found.inter_s[place] > found.intra_s[place] else self._links(): wire,
+        }
+        return max(waiting, key=waiting.__getitem__)
+
+    def _links(self) -> str:
+        return {"switch": "NVLink", "mesh": "links between GPUs"}.get(self.where.shape, "PCIe")
+
+
+def predict(
+    cluster: Cluster,
+    collective: str,
+    sizes_bytes: Iterable[int],
+    *,
+    ranks: int | None = None,
+    settings: Settings | None = None,
+    version: str = DEFAULT_VERSION,
+    calibration: Calibration | None = None,
+) -> Predictions:
+    """The predictions for a cluster, all GPUs or its first `ranks`.
+
+    Raises InputError for what is not modelled, impossible counts, and settings that leave NCCL nothing to run.
+    """
+    settings = settings or Settings()
+    sharp = settings.text_of("NCCL_COLLNET_ENABLE") not in ("", "0")
+    where = situation_of(cluster, ranks, mnnvl=settings.mnnvl, sharp=sharp)
+    notes: list[str] = []
+    most = cluster.node.nvlink_domain_nodes
+    if settings.mnnvl and where.domains > 1 and where.domain_ranks < most * cluster.node.gpus:
+        notes.append(
+            f"Nodes are taken as {where.domains} NVLink domains of {where.domain_ranks // cluster.node.gpus}, of {most} that fit."
+        )
+    model = None
+    if where.library == "NCCL" and where.ranks > 1 and function_of(collective) is not None:
+        model = _communicator(cluster, where, settings, version, notes)
+    elif where.library == "RCCL":
+        notes.append("RCCL's own choice is not modelled: the fastest algorithm was taken.")
+    return predict_in(
+        where, collective, sizes_bytes, model=model, settings=settings, calibration=calibration, notes=notes
+    )
+
+
+def predict_in(
+    where: Situation,
+    collective: str,
+    sizes_bytes: Iterable[int],
+    *,
+    model: Communicator | None = None,
+    settings: Settings | None = None,
+    calibration: Calibration | None = None,
+    notes: Sequence[str] = (),
+) -> Predictions:
+    """The predictions in a situation: what NCCL's `model` chooses, or the fastest movement that settings leave."""
+    sizes = _sizes(sizes_bytes)
+    calibration = calibration or load_calibration()
+    found = movements(collective, where)
+    if not found:
+        raise InputError(f"{collective} has no time model. Predicted are {', '.join(PREDICTED)}.")
+    if where.ranks == 1:
+        found = [Movement("P2P", "Simple", 0.0, 0.0, 0.0, 0.0, "p2p")]
+    function = function_of(collective)
+    channels: tuple[int | None, ...] = (None,) * len(sizes)
+    said = list(notes)
+    figures = calibration.figures(where.gpu, where.network)
+    block = moves_of(found, where, sizes.astype(np.float64))
+    every = parts(block, figures)
+    times = every.total_s.reshape(len(sizes), len(found))
+    pick = times.argmin(axis=1)
+    if function is not None and where.ranks > 1:
+        if model is not None:
+            pick, channels = _chosen(model, found, collective, sizes, pick)
+        elif settings is not None:
+            pick = _allowed(found, settings, collective, times)
+    entry = np.arange(len(sizes)) * len(found) + pick
+    taken = Parts(*(getattr(every, name)[entry] for name in Parts.__dataclass_fields__))
+    seen = calibration.has_seen(where.gpu, where.network if where.domains > 1 else None)
+    if not seen:
+        said.append(
+            f"No measurement of {where.gpu} GPUs{f' over {where.network}' if where.domains > 1 else ''} was fitted: "
+            "common values were taken, and the interval is wider."
+        )
+    factors = np.array([calibration.interval(where, size) for size in sizes.tolist()]).reshape(-1, 2)
+    return Predictions(
+        collective,
+        where,
+        sizes,
+        taken.total_s,
+        taken.total_s * factors[:, 0],
+        taken.total_s * factors[:, 1],
+        tuple(found[place].algorithm for place in pick.tolist()),
+        tuple(found[place].protocol for place in pick.tolist()),
+        channels,
+        taken,
+        tuple(said),
+    )
+
+
+def _communicator(
+    cluster: Cluster, where: Situation, settings: Settings, version: str, notes: list[str]
+) -> Communicator | None:
+    hosts = max(1, where.domain_ranks // cluster.node.gpus)
+    if where.ranks != cluster.gpus:
+        notes.append("NCCL's choice is modelled for whole clusters: the fastest algorithm was taken.")
+        return None
+    load_constants(version)  # a version that is not known is wrong use, not a choice that is not known
+    try:
+        topology, assumed = node_topology(cluster.node, hosts)
+        model = communicator(topology, where.domains, settings, version)
+    except InputError as error:
+        notes.append(
+            f"NCCL's own choice is not known here ({str(error).splitlines()[0]}): the fastest algorithm was taken."
+        )
+        return None
+    notes += assumed
+    notes += settings.notes
+    return model
+
+
+def _chosen(
+    model: Communicator, found: Sequence[Movement], collective: str, sizes: IntArray, fastest: IntArray
+) -> tuple[IntArray, tuple[int | None, ...]]:
+    """The place of what NCCL chooses for each size, and its channels. CollNet, which its model lacks, stays as found."""
+    if [move.algorithm for move in found].count("CollNetChain"):
+        return fastest, (None,) * len(sizes)
+    function = function_of(collective)
+    if function is None:
+        return fastest, (None,) * len(sizes)
+    choices = model.choices(function, sizes.tolist())
+    places = {(move.algorithm, move.protocol): place for place, move in enumerate(found)}
+    pick, channels = fastest.copy(), [*choices.channels.tolist()]
+    for row, (algorithm, protocol) in enumerate(
+        zip(choices.algorithm.tolist(), choices.protocol.tolist(), strict=True)
+    ):
+        pick[row] = places.get((Algorithm(algorithm).name, Protocol(protocol).name), pick[row])
+    return pick, tuple(channels)
+
+
+def _allowed(found: Sequence[Movement], settings: Settings, collective: str, times: FloatArray) -> IntArray:
+    function = function_of(collective)
+    algorithms = settings.allowed_algorithms(function) if function is not None else None
+    protocols = settings.allowed_protocols(function) if function is not None else None
+    left = [
+        (algorithms is None or Algorithm[move.algorithm] in algorithms)
+        and (protocols is None or Protocol[move.protocol] in protocols)
+        for move in found
+    ]
+    if not any(left):
+        raise InputError(
+            f"NCCL_ALGO and NCCL_PROTO leave nothing to run for {collective}; there is "
+            f"{', '.join(sorted({f'{move.algorithm} {move.protocol}' for move in found}))}."
+        )
+    best: IntArray = np.where(np.array(left), times, np.inf).argmin(axis=1)
+    return best
+
+
+def _sizes(sizes_bytes: Iterable[int]) -> IntArray:
+    sizes = list(sizes_bytes)
+    wrong = next((size for size in sizes if size < 1 or size >= 1 << 60), None)
+    if wrong is not None:
+        raise InputError(f"{wrong} bytes: sizes are 1 to 2^60-1.")
+    return np.array(sizes, np.int64)

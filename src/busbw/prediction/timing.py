@@ -1,0 +1,155 @@
+"""Time of a collective from how its data moves: launch, steps, wire, and what filling the pipeline adds.
+
+    T = launch + A + W + fill
+    A = steps inside x step + steps between x network step, each times a factor of the protocol
+    W = (Wi^8 + Wn^8)^(1/8); Wi = bytes over what links reach, Wn = bytes over what NICs reach; the slower one counts
+    fill = 1 / (1 / (2 f sqrt(B W)) + 1 / (m B)), B = A for trees and NVLS, 8 steps (a channel's slots) for rings and sends
+
+A pipeline of A seconds depth and W seconds of wire takes (sqrt(A) + sqrt(W))^2 = A + W + 2 sqrt(A W) with chunks of the
+best size (collective-theory.md, section 3). Chunks do not grow for ever, so what filling adds ends at m A.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from busbw.prediction.movement import ALGORITHMS, PROTOCOLS, Movement
+from busbw.prediction.situation import Situation
+
+__all__ = ["Moves", "Parts", "moves_of", "parts"]
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+
+_RATES = ("ring", "nvls", "p2p")
+_SHARPNESS = 8
+"""How abruptly the slower of links and NICs takes over: a guess; within 9 % of the slower one where both are equal."""
+_SLOTS = 8
+"""Chunks of a channel that may be under way. Source: NVIDIA/nccl, src/include/device.h (NCCL_STEPS)."""
+_REFERENCE_DOMAIN = 8
+"""GPUs of the domain that nvls_step_s is said of: an HGX board."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moves:
+    """Movements at sizes, column by column; E entries, each a movement at a size in a situation."""
+
+    size_bytes: FloatArray  # (E,)
+    algorithm: IntArray  # (E,) place in ALGORITHMS
+    protocol: IntArray  # (E,) place in PROTOCOLS
+    rate: IntArray  # (E,) place in _RATES
+    intra_steps: FloatArray  # (E,)
+    inter_steps: FloatArray  # (E,)
+    intra_line_s: FloatArray  # (E,) at line rate
+    inter_line_s: FloatArray  # (E,) at line rate
+    ranks: FloatArray  # (E,)
+    domains: FloatArray  # (E,)
+
+    def __len__(self) -> int:
+        return len(self.size_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What times are made of, seconds, (E,)."""
+
+    launch_s: FloatArray
+    latency_s: FloatArray
+    intra_s: FloatArray
+    inter_s: FloatArray
+    fill_s: FloatArray
+    total_s: FloatArray
+
+
+def moves_of(found: Sequence[Movement], where: Situation, sizes_bytes: FloatArray) -> Moves:
+    """Each movement at each size: entries run over sizes, within a size over movements."""
+    count, sizes = len(found), len(sizes_bytes)
+
+    def column(values: Sequence[float]) -> FloatArray:
+        return np.tile(np.asarray(values, np.float64), sizes)
+
+    def places(values: Sequence[int]) -> IntArray:
+        return np.tile(np.asarray(values, np.int64), sizes)
+
+    size = np.repeat(sizes_bytes.astype(np.float64), count)
+    network = where.network_bytes_per_s or 1.0
+    return Moves(
+        size_bytes=size,
+        algorithm=places([ALGORITHMS.index(move.algorithm) for move in found]),
+        protocol=places([PROTOCOLS.index(move.protocol) for move in found]),
+        rate=places([_RATES.index(move.intra_rate) for move in found]),
+        intra_steps=column([move.intra_steps for move in found]),
+        inter_steps=column([move.inter_steps for move in found]),
+        intra_line_s=size * column([move.intra_wire / (where.intra_bytes_per_s * move.links) for move in found]),
+        inter_line_s=size * column([move.inter_wire / network for move in found]),
+        ranks=np.full(len(size), float(where.ranks)),
+        domains=np.full(len(size), float(where.domains)),
+    )
+
+
+def parts(moves: Moves, figures: Mapping[str, float | FloatArray]) -> Parts:
+    """The times of entries. figures: each parameter of the calibration, one number or (E,)."""
+    algorithm, protocol = moves.algorithm, moves.protocol
+    is_nvls = (algorithm == ALGORITHMS.index("NVLS")) | (algorithm == ALGORITHMS.index("NVLSTree"))
+    is_tree = algorithm == ALGORITHMS.index("Tree")
+    is_p2p = algorithm == ALGORITHMS.index("P2P")
+    crosses = moves.inter_steps > 0
+    launch = figures["launch_s"] + np.where(crosses, figures["network_launch_s"], 0.0)
+
+    inside = moves.ranks / moves.domains
+    step = figures["step_s"] * _choose(protocol, 1.0, figures["step_ll128_factor"], figures["step_simple_factor"])
+    growth = (inside / _REFERENCE_DOMAIN) ** figures["nvls_growth"]
+    step = np.where(is_nvls, figures["nvls_step_s"] * growth, step)
+    between = figures["network_step_s"] * _choose(
+        protocol, 1.0, figures["network_ll128_factor"], figures["network_simple_factor"]
+    )
+    latency = moves.intra_steps * step + moves.inter_steps * between
+    latency = latency + np.where(is_p2p, (moves.ranks - 1) * figures["message_s"], 0.0)
+
+    share = _choose(moves.rate, figures["ring_share"], figures["nvls_share"], figures["p2p_share"])
+    payload = _choose(protocol, figures["ll_factor"], figures["ll128_factor"], 1.0)
+    share = share * payload * np.where(is_tree, figures["tree_factor"], 1.0)
+    share = share * np.where(algorithm == ALGORITHMS.index("NVLSTree"), figures["nvls_tree_factor"], 1.0)
+    share = share * np.where(is_nvls & (inside > _REFERENCE_DOMAIN), figures["nvls_rack_factor"], 1.0)
+    carried = figures["network_share"] * payload
+    carried = carried * np.where(algorithm == ALGORITHMS.index("CollNetChain"), figures["sharp_factor"], 1.0)
+    # Of two domains each has one peer; the more there are, the more senders meet at a receiver.
+    meeting = np.where(moves.domains > 2, 1 - 2 / moves.domains, 0.0)
+    carried = carried * np.where(is_p2p, 1 - np.minimum(figures["congestion"], 0.9) * meeting, 1.0)
+    intra, inter = moves.intra_line_s / share, moves.inter_line_s / carried
+    slower, faster = np.maximum(intra, inter), np.minimum(intra, inter)
+    ratio = np.divide(faster, slower, out=np.zeros_like(slower), where=slower > 0)
+    wire = slower * (1 + ratio**_SHARPNESS) ** (1 / _SHARPNESS)
+
+    # Rings and sends are busy everywhere at once, however long: what they lose to filling is a channel's slots.
+    slots = _SLOTS * figures["step_s"] * figures["step_simple_factor"] + np.where(crosses, 2 * between, 0.0)
+    depth = np.where(is_nvls | is_tree, latency, slots)
+    fills = np.where(
+        is_nvls,
+        figures["fill_nvls"],
+        np.where(is_tree, figures["fill_tree"], np.where(is_p2p, figures["fill_p2p"], figures["fill_ring"])),
+    )
+    best = 2 * fills * np.sqrt(depth * wire)
+    most = (
+        np.where(
+            is_nvls | is_tree,
+            figures["fill_most"],
+            np.where(is_p2p, figures["fill_p2p_most"], figures["fill_ring_most"]),
+        )
+        * depth
+    )
+    fill = np.divide(best * most, best + most, out=np.zeros_like(best), where=best + most > 0)
+    fill = np.where(protocol == PROTOCOLS.index("Simple"), fill, 0.0)
+    launch = np.broadcast_to(launch, latency.shape)
+    return Parts(launch, latency, intra, inter, fill, launch + latency + wire + fill)
+
+
+def _choose(
+    places: IntArray, first: float | FloatArray, second: float | FloatArray, third: float | FloatArray
+) -> FloatArray:
+    """The first, second or third figure of each entry."""
+    return np.where(places == 0, first, np.where(places == 1, second, third)).astype(np.float64)
