@@ -10,7 +10,8 @@ import numpy.typing as npt
 
 from busbw.collectives import bus_factor
 from busbw.errors import InputError
-from busbw.hardware import Cluster, node_topology
+from busbw.hardware import Cluster
+from busbw.hardware.formats import node_to_nccl_topology
 from busbw.nccl import (
     DEFAULT_VERSION,
     Algorithm,
@@ -175,8 +176,11 @@ def _communicator(
         notes.append("NCCL's choice is modelled for whole clusters: the fastest algorithm was taken.")
         return None
     load_constants(version)  # a version that is not known is wrong use, not a choice that is not known
+    if cluster.node.accelerator.compute_capability is None:
+        notes.append("RCCL's own choice is not modelled: the fastest algorithm was taken.")
+        return None
     try:
-        topology, assumed = node_topology(cluster.node, hosts)
+        topology, assumed = node_to_nccl_topology(cluster.node, hosts)
         model = communicator(topology, where.domains, settings, version)
     except InputError as error:
         notes.append(
