@@ -32,6 +32,10 @@ CASES = (
         NCCL INFO Channel 00/0 : 3[3] -> 11[3] [send] via NET/IB/3/GDRDMA
         NCCL INFO Channel 00/0 : 3[3] -> 11[3] [receive] via NET/IB/3/GDRDMA/Shared
     """),
+    near_miss("one_end_stages", "a direction is damaged", """
+        cn31:11:11 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[0] [sXnd] via NET/IB/0/GDRDMA
+        cn31:11:11 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[0] [receive] via NET/IB/0
+    """),
     near_miss("one_end_stages", "the two lines are of other ranks", """
         NCCL INFO Channel 00/0 : 3[3] -> 11[3] [send] via NET/IB/3/GDRDMA
         NCCL INFO Channel 00/0 : 11[3] -> 3[3] [receive] via NET/IB/3

@@ -65,9 +65,8 @@ def one_end_stages(facts: Facts) -> Iterator[Finding]:
     for link in _rdma(facts):
         if link.direction is not None and link.src_rank is not None:
             ends.setdefault((link.src_rank, link.dst_rank), {})[link.direction] = link
-    odd = [
-        pair for pair in ends.values() if len(pair) == 2 and pair["send"].gpudirect and not pair["receive"].gpudirect
-    ]
+    both = [pair for pair in ends.values() if pair.keys() == {"send", "receive"}]
+    odd = [pair for pair in both if pair["send"].gpudirect and not pair["receive"].gpudirect]
     if odd and len({link.host for link in _rdma(facts)}) < 2:
         yield Finding(
             "gdr-peermem-missing", 0.75, "major", "the sending end uses GPUDirect RDMA and the receiving end does not", lines_of(link for pair in odd for link in pair.values()),
