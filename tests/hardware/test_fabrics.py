@@ -295,3 +295,9 @@ def test_a_broken_graph_says_which_endpoints_have_no_way():
 def test_what_cannot_be_built_says_why(make, said):
     with pytest.raises(ValueError, match=said):
         make()
+
+
+def test_a_general_graph_has_no_bisection():
+    """Its least cut into halves is NP-hard to find; who asks gets None, not an error."""
+    cables = LinkTable.of([(0, 2, 1.0, 0.0, 4), (2, 0, 1.0, 0.0, 4), (1, 2, 1.0, 0.0, 4), (2, 1, 1.0, 0.0, 4)])
+    assert GraphFabric(cables, 2, ("a", "b", "switch")).bisection_bytes_per_s() is None

@@ -167,7 +167,7 @@ def _cluster_json(cluster: Cluster) -> dict[str, Any]:
             "cables": fabric.links // 2,
             "nic_bytes_per_s": rates.nic_bytes_per_s,
             "switch_bytes_per_s": rates.switch_bytes_per_s,
-            "bisection_bytes_per_s": fabric.bisection_bytes_per_s() if fabric.kind != "graph" else None,
+            "bisection_bytes_per_s": fabric.bisection_bytes_per_s(),
         },
         "node": _node_json(cluster.node),
     }

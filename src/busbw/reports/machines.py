@@ -111,8 +111,9 @@ def fabric_lines(cluster: Cluster) -> list[str]:
     lines.append(
         f"links: NIC {rates.nic_bytes_per_s * 8 / 1e9:g} Gb/s, between switches {rates.switch_bytes_per_s * 8 / 1e9:g} Gb/s"
     )
-    if fabric.kind != "graph":
-        lines.append(f"bisection: {format_rate(fabric.bisection_bytes_per_s())}, all places filled")
+    bisection = fabric.bisection_bytes_per_s()
+    if bisection is not None:
+        lines.append(f"bisection: {format_rate(bisection)}, all places filled")
     return lines
 
 

@@ -87,8 +87,8 @@ class Fabric(ABC):
         """A name people can find on a drawing: nic12, leaf3, spine1.0."""
 
     @abstractmethod
-    def bisection_bytes_per_s(self) -> float:
-        """What crosses the middle in one direction at most, all slots filled, bytes per second."""
+    def bisection_bytes_per_s(self) -> float | None:
+        """What crosses the middle in one direction at most, all slots filled, bytes per second; None where no formula gives it."""
 
     def spread(self, vertex: IntArray, slot: IntArray) -> IntArray:
         """The number that D-mod-k takes modulo the choices; a fabric without levels gives the destination itself."""

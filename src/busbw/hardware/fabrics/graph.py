@@ -95,6 +95,6 @@ class GraphFabric(Fabric):
         """The table itself."""
         return self._table
 
-    def bisection_bytes_per_s(self) -> float:
-        """Raises NotImplementedError: the least cut into halves of any graph is hard to find, so none is given."""
-        raise NotImplementedError("the bisection of a general graph is not computed")
+    def bisection_bytes_per_s(self) -> None:
+        """None: the least cut of any graph into halves is NP-hard to find."""
+        return None
