@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 __all__ = [
-    "Environment", "Expr", "ExprLike", "IntArray", "Table", "Value", "affine", "as_expr", "ceil_log", "const", "digit", "eq", "evaluate", "floor_log",
+    "OPERATIONS", "Environment", "Expr", "ExprLike", "IntArray", "Table", "Value", "affine", "as_expr", "ceil_log", "const", "digit", "eq", "evaluate", "floor_log",
     "fold_rank", "free_names", "low_bit", "maximum", "minimum", "ne", "negabinary", "negabinary_digits", "param", "power", "select", "size", "substitute",
     "table", "unfold_rank", "var",
 ]  # fmt: skip
@@ -525,6 +525,10 @@ _FUNCTIONS: dict[str, Callable[..., Value]] = {
     "fold": _fold,
     "unfold": _unfold,
 }
+
+OPERATIONS = dict.fromkeys(("negabinary", "negabinary_digits", "low_bit"), 1) | {"select": 3}
+OPERATIONS |= {name: 2 for name in _FUNCTIONS if name not in OPERATIONS}
+"""The operations and how many arguments each takes."""
 
 _INFIX = {
     "or": ("|", 1), "and": ("&", 2), "eq": ("=", 3), "lt": ("<", 3), "le": ("<=", 3), "add": ("+", 4), "sub": ("-", 4), "xor": ("^", 5),
