@@ -43,6 +43,7 @@ from busbw.collectives.schedule import (
 __all__ = ["lower", "plan_of"]
 
 _IN_PLACE = ("all_reduce", "all_gather", "reduce_scatter", "broadcast")
+_FIRST = -2  # who acts: the first rank of the group
 _MOST_PEERS = 65_536  # connections of one rank that a loop over peers may list; a guess at what a runtime can open
 
 
@@ -671,9 +672,7 @@ def _acts(
             read = (regions[0], int(moves.src_index[at]), share * width, (share + 1) * width)
             written = (regions[1], int(moves.dst_index[at]), share * width, (share + 1) * width)
             if node.group:
-                acting = (
-                    dst if node.mode is Mode.NETWORK_REDUCE else src if node.mode is Mode.MULTICAST else min(src, dst)
-                )
+                acting = dst if node.mode is Mode.NETWORK_REDUCE else src if node.mode is Mode.MULTICAST else _FIRST
                 yield _Act(key, "join", channel, acting, read, written, many, action == NETWORK, number)
             elif src == dst:
                 yield _Act(key, "local", channel, -1, read, written, many, action == REDUCE, number)
@@ -809,7 +808,7 @@ def _through_switch(
         if act.read is None or act.written is None or (act.transfer, act.read, act.written) in done:
             continue
         source, target = span(act.read, act.count), span(act.written, act.count)
-        if act.peer == rank:
+        if (members[0] if act.peer == _FIRST else act.peer) == rank:
             done.add((act.transfer, act.read, act.written))
             if mode is Mode.MULTICAST:
                 block.add(Op.MULTICAST, [(block.rank.group(members, target.buffer), source, target)])
