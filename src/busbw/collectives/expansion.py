@@ -49,6 +49,7 @@ class Moves:
     path: IntArray  # (M,) index into the schedule's paths, -1 for none
     transfer: IntArray  # (M,)
     message: IntArray  # (M,)
+    count: IntArray  # (M,) chunks; 1 unless whole messages were asked for
 
     def __len__(self) -> int:
         return len(self.step)
@@ -58,10 +59,10 @@ class Moves:
         return Moves(*(getattr(self, f.name)[which] for f in fields(self)))
 
 
-def expand(bound: BoundSchedule, *, rank: int | None = None, most: int = 20_000_000) -> Moves:
+def expand(bound: BoundSchedule, *, rank: int | None = None, whole: bool = False, most: int = 20_000_000) -> Moves:
     """Every move of the schedule; with `rank` those that it sends or receives, for which nothing else is written out if the schedule allows.
 
-    Slices of pipelines and channels are not told apart: each does the same.
+    Slices of pipelines and channels are not told apart: each does the same. `whole`: one row a message, with the number of its chunks and the place of the first.
 
     Raises ValueError if there are more than `most` (they would not fit in memory), or if the two ends of a transfer count different chunks.
 
@@ -70,7 +71,7 @@ def expand(bound: BoundSchedule, *, rank: int | None = None, most: int = 20_000_
     >>> [(int(t), int(s), int(d), int(c)) for t, s, d, c in zip(moves.step, moves.src, moves.dst, moves.src_index)]
     [(0, 0, 1, 0), (0, 1, 2, 1), (0, 2, 0, 2), (1, 0, 1, 2), (1, 1, 2, 0), (1, 2, 0, 1)]
     """
-    walk = _Walk(bound, most, rank)
+    walk = _Walk(bound, most, rank, whole)
     walk.visit(bound.schedule.body, bound.environment, 1, np.zeros(1, np.int64))
     return walk.moves()
 
@@ -78,9 +79,10 @@ def expand(bound: BoundSchedule, *, rank: int | None = None, most: int = 20_000_
 class _Walk:
     """Goes through the tree with a batch of environments at once: variables are arrays of one length."""
 
-    def __init__(self, bound: BoundSchedule, most: int, rank: int | None = None) -> None:
+    def __init__(self, bound: BoundSchedule, most: int, rank: int | None = None, whole: bool = False) -> None:
         self.bound = bound
         self.rank = rank
+        self.whole = whole
         self.here = {} if rank is None else {a: int(x[0]) for a, x in bound.coordinates(np.array([rank])).items()}
         self.most = most
         self.numbers = {id(transfer): number for number, transfer in enumerate(transfers_of(bound.schedule.body))}
@@ -184,7 +186,7 @@ class _Walk:
             raise ValueError(
                 f"{node.where}: {bound.schedule.name}: {node.source} and {node.target} hold different numbers of chunks"
             )
-        piece, item, moved = _ragged(count)
+        piece, item, moved = _ragged(np.minimum(count, 1) if self.whole else count)
         self._bounded(moved)
         action = {Mode.COPY: COPY, Mode.MULTICAST: COPY, Mode.REDUCE: REDUCE}.get(node.mode, NETWORK)
         self.count += moved
@@ -205,6 +207,7 @@ class _Walk:
                 _column(node.path, env, total)[item],
                 np.full(moved, self.numbers[id(node)], np.int64),
                 message[item],
+                count[item] if self.whole else np.ones(moved, np.int64),
             ]
         )
 

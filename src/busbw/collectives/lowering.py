@@ -575,6 +575,9 @@ class _Slicing:
 def _written_out(bound: BoundSchedule, rank: int, layout: _Layout) -> dict[int, _Emit]:
     """The rank's operations by channel, every step written out."""
     moves = expand(bound, rank=rank)
+    moves = moves.taken(
+        np.lexsort((moves.dst_index, moves.src_index, moves.dst, moves.src, moves.transfer, moves.step))
+    )
     pieces = list(_pieces(moves))
     slicing = _Slicing(_slices(bound, bound.schedule.body), _segments(bound, moves))
     acts = [act for piece in pieces for act in _acts(bound, layout, moves, piece, slicing)]
@@ -624,12 +627,9 @@ def _segments(bound: BoundSchedule, moves: Moves) -> IntArray:
 
 
 def _pieces(moves: Moves) -> Iterator[tuple[int, int]]:
-    """Moves of one step, transfer and pair of ranks whose chunks are neighbours at both ends: (first move, how many), once sorted."""
+    """Moves of one step, transfer and pair of ranks whose chunks are neighbours at both ends, of moves in that order: (first move, how many)."""
     if not len(moves):
         return
-    order = np.lexsort((moves.dst_index, moves.src_index, moves.dst, moves.src, moves.transfer, moves.step))
-    for name in ("step", "src", "dst", "src_region", "src_index", "dst_region", "dst_index", "action", "channel", "transfer", "message", "path"):  # fmt: skip
-        getattr(moves, name)[:] = getattr(moves, name)[order]
     cut = np.ones(len(moves), bool)
     same = np.ones(len(moves) - 1, bool)
     for name in ("step", "transfer", "src", "dst", "channel"):
