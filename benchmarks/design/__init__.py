@@ -1,9 +1,7 @@
-"""The figures of designing: D1 to D12, one file a family."""
+"""The figures of designing: one file a family."""
 
-from __future__ import annotations
-
-from benchmarks.design import greedy
+from benchmarks.design import bounds, greedy
 
 __all__ = ["BENCHMARKS"]
 
-BENCHMARKS = (*greedy.BENCHMARKS,)
+BENCHMARKS = (*bounds.BENCHMARKS, *greedy.BENCHMARKS)
