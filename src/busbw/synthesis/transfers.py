@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from busbw.collectives import Schedule, from_transfers
+
 __all__ = ["Transfers"]
 
 
@@ -50,6 +52,34 @@ class Transfers:
     def messages(self) -> int:
         """Transfers that go together counted once."""
         return len(np.unique(np.stack([self.link.astype(np.int64), self.begin_ps]), axis=1).T)
+
+    def schedule(self, name: str = "greedy") -> Schedule:
+        """The Schedule with one step for each time at which messages begin; the times themselves are not part of it.
+
+        >>> one = np.zeros(1, np.int32)
+        >>> pair = Transfers("broadcast", 2, 1, 8.0, 0, one, one, one + 1, one, one.astype(np.int64), one + np.int64(5), one != 0)
+        >>> pair.schedule().bind().ranks
+        2
+        """
+        begin_ps, src, dst, chunk, reduces = self.begin_ps, self.src, self.dst, self.chunk, self.reduces
+        if self.collective == "all_to_all":  # what a rank sends to itself goes from one buffer to the other
+            rank, part = np.divmod(np.arange(self.chunks), self.chunks // self.ranks)
+            own = rank * self.chunks + rank * (self.chunks // self.ranks) + part
+            begin_ps = np.concatenate([np.zeros(self.chunks, np.int64), begin_ps])
+            src, dst, chunk = (np.concatenate(pair) for pair in ((rank, src), (rank, dst), (own, chunk)))
+            reduces = np.concatenate([np.zeros(self.chunks, bool), reduces])
+        return from_transfers(
+            self.collective,
+            self.ranks,
+            self.chunks,
+            step=np.unique(begin_ps, return_inverse=True)[1],
+            src=src,
+            dst=dst,
+            chunk=chunk,
+            reduce=reduces.astype(np.int64),
+            root=self.root or 0,
+            name=name,
+        )
 
     def time_reversed(self) -> Transfers:
         """The same backwards in time, each transfer the other way and adding: reduce_scatter of an all_gather, reduce of a broadcast."""
