@@ -204,10 +204,10 @@ class Schedule:
             raise ValueError(f"{self.name}: {self.kind!r} is no collective; they are {', '.join(KINDS)}")
         _check_names(self)
 
-    def bind(self, *sizes: int, **named: int) -> BoundSchedule:
+    def bind(self, *sizes: int, unchecked: bool = False, **named: int) -> BoundSchedule:
         """This schedule with sizes: in the order of its axes, or by name; parameters by name.
 
-        Raises ValueError for missing or unknown names and for sizes that the algorithm can't do.
+        Raises ValueError for missing or unknown names and, unless `unchecked`, for sizes that the algorithm can't do.
         """
         if len(sizes) > len(self.axes):
             raise ValueError(f"{self.name} has {len(self.axes)} axes ({', '.join(self.axes)}), not {len(sizes)}")
@@ -232,9 +232,24 @@ class Schedule:
             self, tuple((a, known[a]) for a in self.axes), tuple((n, known[n]) for n, _ in self.params)
         )
         for requirement in self.requires:
-            if not evaluate(requirement.condition, bound.environment):
+            if not unchecked and not evaluate(requirement.condition, bound.environment):
                 raise ValueError(f"{self.name} with {bound.sizes_text}: {requirement.text}")
         return bound
+
+    def bindings(self, ranks: int) -> Iterator[BoundSchedule]:
+        """Every way to bind the axes so that they make this many ranks, with default parameters; sizes that the algorithm can't do are left out.
+
+        >>> s = Schedule("idle", "barrier", ("node", "gpu"), ONE, Seq(()))
+        >>> [bound.sizes_text for bound in s.bindings(4)]
+        ['node=1, gpu=4', 'node=2, gpu=2', 'node=4, gpu=1']
+        """
+        for shape in _factorisations(ranks, len(self.axes)):
+            fixed = dict(self.fixed)
+            if any(fixed.get(axis, extent) != extent for axis, extent in zip(self.axes, shape, strict=True)):
+                continue
+            bound = self.bind(*shape, unchecked=True)
+            if all(evaluate(r.condition, bound.environment) for r in self.requires):
+                yield bound
 
     def bind_to(self, collective: Collective, *sizes: int, **named: int) -> BoundSchedule:
         """This schedule bound for a call: the root is taken from it, sizes must multiply to its ranks (one axis: need not be given).
@@ -318,6 +333,16 @@ class BoundSchedule:
     def bound_where(self, **params: int) -> BoundSchedule:
         """The same with other parameters."""
         return replace(self, params=tuple((name, params.get(name, value)) for name, value in self.params))
+
+
+def _factorisations(number: int, parts: int) -> Iterator[tuple[int, ...]]:
+    if parts == 1:
+        yield (number,)
+        return
+    for first in range(1, number + 1):
+        if number % first == 0:
+            for rest in _factorisations(number // first, parts - 1):
+                yield (first, *rest)
 
 
 def transfers_of(node: Node) -> Iterator[Transfer]:
