@@ -204,17 +204,25 @@ class Schedule:
             raise ValueError(f"{self.name}: {self.kind!r} is no collective; they are {', '.join(KINDS)}")
         _check_names(self)
 
-    def bind(self, *sizes: int, unchecked: bool = False, **named: int) -> BoundSchedule:
+    def bind(self, *sizes: int, **named: int) -> BoundSchedule:
         """This schedule with sizes: in the order of its axes, or by name; parameters by name.
 
-        Raises ValueError for missing or unknown names and, unless `unchecked`, for sizes that the algorithm can't do.
+        Raises ValueError for missing or unknown names and for sizes that the algorithm can't do.
         """
+        bound = self._bound(sizes, named)
+        for requirement in self.requires:
+            if not evaluate(requirement.condition, bound.environment):
+                raise ValueError(f"{self.name} with {bound.sizes_text}: {requirement.text}")
+        return bound
+
+    def _bound(self, sizes: tuple[int, ...], named: Mapping[str, int]) -> BoundSchedule:
+        """Bound, whatever the algorithm requires."""
         if len(sizes) > len(self.axes):
             raise ValueError(f"{self.name} has {len(self.axes)} axes ({', '.join(self.axes)}), not {len(sizes)}")
         given = dict(zip(self.axes, sizes, strict=False))
         if twice := given.keys() & named.keys():
             raise ValueError(f"{self.name}: {', '.join(sorted(twice))} given twice")
-        given |= named
+        given |= dict(named)
         defaults = {name: value for name, value in self.params if value is not None}
         known = {**defaults, **dict(self.fixed), **given}
         if unknown := given.keys() - set(self.axes) - {name for name, _ in self.params}:
@@ -231,9 +239,6 @@ class Schedule:
         bound = BoundSchedule(
             self, tuple((a, known[a]) for a in self.axes), tuple((n, known[n]) for n, _ in self.params)
         )
-        for requirement in self.requires:
-            if not unchecked and not evaluate(requirement.condition, bound.environment):
-                raise ValueError(f"{self.name} with {bound.sizes_text}: {requirement.text}")
         return bound
 
     def bindings(self, ranks: int) -> Iterator[BoundSchedule]:
@@ -247,7 +252,7 @@ class Schedule:
             fixed = dict(self.fixed)
             if any(fixed.get(axis, extent) != extent for axis, extent in zip(self.axes, shape, strict=True)):
                 continue
-            bound = self.bind(*shape, unchecked=True)
+            bound = self._bound(shape, {})
             if all(evaluate(r.condition, bound.environment) for r in self.requires):
                 yield bound
 
