@@ -17,7 +17,7 @@ from busbw.errors import InputError
 from busbw.hardware import Accelerator, find_accelerator, load_nodes
 from busbw.prediction import Situation, gpu_class, intra_rate, network_class
 
-__all__ = ["REFUSALS", "MeasuredRow", "MeasuredTable", "Refusal", "read_measured"]
+__all__ = ["REFUSALS", "WORKLOADS", "MeasuredRow", "MeasuredTable", "Refusal", "allowed_by", "read_measured"]
 
 REFUSALS = ("layout-unknown", "not-measured", "hardware-unknown", "unsupported")
 _MOST_FILE_BYTES = 16 << 20
@@ -28,13 +28,15 @@ _US, _GIGA, _GBIT = 1e-6, 1e9, 1e9 / 8
 _NVLINK_DOMAIN = 72
 """GPUs of a rack of GB200 or GB300 NVL72. Source: data/hardware.json."""
 _COLLECTIVE_TESTS = ("nccl-tests", "rccl-tests")
+WORKLOADS = ("training", "inference")
+"""Kinds of workload files, whose rows are refused until workloads are predicted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A row that is not scored, and why. row: its number in the table; None for the whole table."""
+    """A row that is not scored, and why. row: its number in the table, or its own id; None for the whole table."""
 
-    row: int | None
+    row: int | str | None
     kind: str
     reason: str
 
@@ -75,7 +77,9 @@ class MeasuredTable:
 
     @property
     def group(self) -> str:
-        """The group of its line in the score: the platform, or p2p for tools that move between pairs."""
+        """The group of its line in the score: the platform, p2p for tools that move between pairs, or the kind of workload."""
+        if self.tool in WORKLOADS:
+            return self.tool
         return self.platform if self.tool in _COLLECTIVE_TESTS else "p2p"
 
 
@@ -294,7 +298,12 @@ def _allowed(
         return frozenset({"Ring"}), _listed(env.get("NCCL_PROTO"), _PROTOCOL)
     if said == "SHARP" and collective == "all_reduce":
         return frozenset({"CollNetChain"}), None
-    return _listed(env.get("NCCL_ALGO"), _ALGORITHM), _listed(env.get("NCCL_PROTO"), _PROTOCOL)
+    return allowed_by(env)
+
+
+def allowed_by(variables: Mapping[str, Any]) -> tuple[frozenset[str] | None, frozenset[str] | None]:
+    """Algorithms and protocols that NCCL_ALGO and NCCL_PROTO leave; None: all, also where they only exclude some."""
+    return _listed(variables.get("NCCL_ALGO"), _ALGORITHM), _listed(variables.get("NCCL_PROTO"), _PROTOCOL)
 
 
 def _listed(value: Any, names: Mapping[str, str]) -> frozenset[str] | None:
