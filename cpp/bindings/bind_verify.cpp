@@ -130,14 +130,14 @@ NB_MODULE(_verify, m) {
   nb::class_<PlanCheck>(m, "PlanCheck", "All ranks of a plan, and one run of it.")
       .def(
           "__init__",
-          [](PlanCheck* check, bool blocks_in_order, bool double_scratch, bool whole_messages, std::uint32_t parts, std::uint32_t slices,
+          [](PlanCheck* check, bool blocks_in_order, bool double_scratch, std::uint32_t chunks_per_message, std::uint32_t parts, std::uint32_t slices,
              std::uint32_t scratch_slices, std::array<std::uint32_t, 4> slots, std::uint64_t most_instructions) {
-            if (parts == 0 || slices == 0 || scratch_slices == 0) throw std::invalid_argument("parts and slices are at least 1");
+            if (chunks_per_message == 0 || parts == 0 || slices == 0 || scratch_slices == 0) throw std::invalid_argument("parts, slices and chunks_per_message are at least 1");
             for (const auto one : slots)
               if (one == 0) throw std::invalid_argument("a FIFO has at least one slot");
-            new (check) PlanCheck({blocks_in_order, double_scratch, whole_messages, parts, slices, scratch_slices, slots, most_instructions});
+            new (check) PlanCheck({blocks_in_order, double_scratch, chunks_per_message, parts, slices, scratch_slices, slots, most_instructions});
           },
-          "blocks_in_order"_a, "double_scratch"_a, "whole_messages"_a, "parts"_a, "slices"_a, "scratch_slices"_a, "slots"_a,
+          "blocks_in_order"_a, "double_scratch"_a, "chunks_per_message"_a, "parts"_a, "slices"_a, "scratch_slices"_a, "slots"_a,
           "most_instructions"_a, "slots: messages in flight on a FIFO, by protocol.")
       .def("add_rank", &PlanCheck::add_rank, "rows"_a, "blocks"_a, "connections"_a, "walks"_a, "groups"_a, "semaphores"_a, "chunks"_a, "alias"_a,
            "memory_chunks"_a, "before"_a, "after"_a,

@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -81,6 +80,16 @@ _MOST_INSTRUCTIONS = 200_000_000
 _SLOTS = {Protocol.SIMPLE: 2, Protocol.LL: 8, Protocol.LL128: 8, Protocol.ZERO_COPY: 1}
 """Messages in flight on a FIFO. NCCL_STEPS is 8, a Simple chunk takes 4 of them in MSCCL. Source: NVIDIA/nccl, src/include/device.h;
 ROCm/rccl, src/device/msccl_kernel_impl.h. Zero copy: a guess, the strictest."""
+_SLOT_BYTES = {
+    Protocol.SIMPLE: (4 << 20) // 2,
+    Protocol.LL: (512 << 10) // 8 // 2,
+    Protocol.LL128: 120 * 640 * 8 * 15 // 16,
+    Protocol.ZERO_COPY: 1,
+}
+"""Data that a slot holds: 4 MiB of a Simple buffer in two; 512 KiB of an LL buffer in eight, half of it flags; LL128: 120 words a thread of
+640 threads, one in 16 a flag. Source: ROCm/rccl 0cbce2a7, src/init.cc and src/misc/msccl/msccl_setup.cc; NVIDIA/nccl, src/include/device.h."""
+_MOST_CHUNKS_PER_MESSAGE = 71
+"""Source: ROCm/rccl 0cbce2a7, src/misc/msccl/msccl_setup.cc, maxAllowedCount."""
 _SHARED_SCRATCH_BYTES = 64 << 20
 """Scratch of an MSCCL++ executor whose plans share it. Source: microsoft/mscclpp, src/core/executor/executor.cc."""
 _SLICES = 3
@@ -267,7 +276,7 @@ def _verify(plan: Plan, ranks: list[RankPlan], in_place: bool, most_instructions
     check = PlanCheck(
         plan.blocks_in_order,
         plan.double_scratch,
-        False,
+        _chunks_per_message(plan),
         parts,
         slices,
         scratch_slices,
@@ -307,9 +316,19 @@ def _verify(plan: Plan, ranks: list[RankPlan], in_place: bool, most_instructions
         sized.append(one)
     table = check.run()
     words = _Words(sized, check)
-    violations += [words.violation(row) for row in table.tolist()]
+    rows = table.tolist()
+    violations += [words.violation(row) for row in rows if RULES[row[0]].name not in _STUCK]
+    violations += words.stuck([row for row in rows if RULES[row[0]].name in _STUCK])
     unchecked = () if promise else (f"the result, because {plan.collective} promises none",)
     return Verdict(tuple(violations), check.executed, check.bitwise_equal, unchecked)
+
+
+def _chunks_per_message(plan: Plan) -> int:
+    """Chunks that go through a FIFO as one message at the largest size_bytes: at least 1; a plan without a largest size gets 1."""
+    if plan.max_bytes is None or plan.chunks == 0:
+        return 1
+    chunk_bytes = max(1, -(-plan.max_bytes // plan.chunks))
+    return min(max(1, _SLOT_BYTES[plan.protocol] // chunk_bytes), _MOST_CHUNKS_PER_MESSAGE)
 
 
 def _pieces(plan: Plan, ranks: list[RankPlan]) -> tuple[int, int, int]:
@@ -363,9 +382,6 @@ class _Words:
         if rule == "wrong-result":
             message = self._wrong(owner, where, got, wanted, got_set, wanted_set)
             steps = self._history(owner, buffer, chunk)
-        elif rule == "deadlock" or rule == "fifo-depth":
-            message = f"{at} waits for ever" + (f", for {other}" if other else "")
-            steps = pair[::-1]
         elif tell is not None:
             message = tell(at, other, where, got, wanted, got_set, wanted_set)
             if rule in ("mixed-chunks", "double-contribution") and at is not None:
@@ -373,6 +389,24 @@ class _Words:
         else:
             message = f"{at or 'the plan'}" + (f" and {other}" if other else "")
         return Violation(rule, message, steps, times)
+
+    def stuck(self, rows: list[list[int]]) -> Iterator[Violation]:
+        """All blocks that never end, as one violation: who waits for whom, round the circle if there is one."""
+        if not rows:
+            return
+        waiting = {tuple(row[1:3]): row for row in rows}
+        chain: list[tuple[int, ...]] = []
+        at = tuple(rows[0][1:3])
+        while at in waiting and at not in chain:
+            chain.append(at)
+            at = tuple(waiting[at][5:7])
+        chain = chain[chain.index(at) :] if at in chain else chain
+        steps = tuple(step for one in chain if (step := self._step(waiting[one][1:5])) is not None)
+        ended = "" if at in chain else (f"; block {at[1]} of rank {at[0]}, for which the last one waits, has ended" if at[0] >= 0 else "")
+        circle = "each waits for the next, the last for the first" if at in chain else "each waits for the next"
+        rule = RULES[rows[0][0]].name
+        message = f"{rows[0][-1]} blocks wait for ever; {circle}{ended}"
+        yield Violation(rule, message, steps[:_STEPS_SHOWN], rows[0][-1])
 
     def _wrong(self, owner: int, where: str, got: int, wanted: int, got_set: int, wanted_set: int) -> str:
         if got < 0:
@@ -498,6 +532,7 @@ class _Words:
         return self._history(at.rank, int(row["dst_buffer"]), int(row["dst"]))
 
 
+_STUCK = ("deadlock", "fifo-depth")
 _SYNC_WORDS = {Op.BARRIER: "barrier", Op.FLAG_WAIT: "flag of block", Op.RELEASE: "semaphore", Op.ACQUIRE: "semaphore"}
 
 
@@ -559,10 +594,3 @@ def _span(operand: Columns, side: str) -> str:
     moving = "~" if operand["walk"] else ""
     return f"{name}[{moving}{index}]" if count == 1 else f"{name}[{moving}{index}..{index + count - 1}]"
 
-
-def cycle_of(steps: list[Step]) -> list[Step]:
-    """The part of a chain of waits that goes round, the whole chain if it does not."""
-    for first, second in pairwise(steps):
-        if second == first:
-            return [first]
-    return steps

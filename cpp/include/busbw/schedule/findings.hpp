@@ -62,9 +62,11 @@ struct Finding {
 class Findings {
  public:
   static constexpr std::size_t kKeptPerRule = 16;  ///< the first suffice to mend a plan
+  static constexpr std::size_t kKeptOfChain = 1 << 16;
 
   void add(const Finding& finding) {
-    if (totals_[index(finding.rule)]++ < kKeptPerRule) kept_.push_back(finding);
+    const bool chain = finding.rule == Rule::kDeadlock;  // who waits for whom is told as a whole
+    if (totals_[index(finding.rule)]++ < (chain ? kKeptOfChain : kKeptPerRule)) kept_.push_back(finding);
   }
   /// Those of one rule.
   void add_all(const Findings& others, Rule rule) {
@@ -92,7 +94,7 @@ class Findings {
 struct RunOptions {
   bool blocks_in_order = true;                       ///< an instruction sees those before it in its block
   bool double_scratch = false;
-  bool whole_messages = false;                       ///< a message of n chunks takes one slot, not n
+  std::uint32_t chunks_per_message = 1;              ///< more are cut into several, each of which takes a slot
   std::uint32_t parts = 1;                           ///< pieces of a chunk that blocks may share it in
   std::uint32_t slices = 1;                          ///< slices of a chunk in a kSlices loop
   std::uint32_t scratch_slices = 1;                  ///< slices that a scratch chunk has room for

@@ -41,7 +41,7 @@ class Verifier {
     detail::Machine<detail::Mode::kValues> values(this_view(), findings_);
     values.run();
     finish(values);
-    if (values.deadlocked() && !options_.whole_messages) tell_depth_from_deadlock();
+    if (values.deadlocked()) tell_depth_from_deadlock();
     if (!values.deadlocked() && !values.too_long()) {
       values.check_results(after_, bitwise_equal_);
       find_races(values.touched());
@@ -80,11 +80,9 @@ class Verifier {
 
   /// A run that stops only because messages are cut into chunks is told apart: it works for small sizes.
   void tell_depth_from_deadlock() {
-    RunOptions whole = options_;
-    whole.whole_messages = true;
     Findings ignored;
     auto view = this_view();
-    view.options = whole;
+    view.options.chunks_per_message = ~std::uint32_t{0};
     detail::Machine<detail::Mode::kValues> machine(view, ignored);
     machine.run();
     if (!machine.deadlocked() && !machine.too_long()) findings_.rename(Rule::kDeadlock, Rule::kFifoDepth);

@@ -738,9 +738,9 @@ class Machine {
     if (row.op == Op::kRecvCopySend || row.op == Op::kRecv || src.good) {
       if (src.good && dst.good && !same_size(b, src, dst)) return true;
     }
-    const bool whole = view_.options.whole_messages || pieces % row.count != 0;
-    const std::uint32_t messages = whole ? 1 : static_cast<std::uint32_t>(row.count);
-    const std::int64_t each = pieces / messages;
+    const std::int64_t at_once = pieces % row.count != 0 ? row.count : std::min<std::int64_t>(row.count, view_.options.chunks_per_message);
+    const auto messages = static_cast<std::uint32_t>((row.count + at_once - 1) / at_once);
+    const std::int64_t most = at_once * (pieces / row.count) + (at_once == row.count ? pieces % row.count : 0);
     Fifo* source = receives ? &fifos_[view_.links.ends(s.rank, from).in] : nullptr;
     const std::uint32_t sink_id = sends ? view_.links.ends(s.rank, onto).out : 0;
     Fifo* sink = sends ? &fifos_[sink_id] : nullptr;
@@ -760,6 +760,8 @@ class Machine {
         return false;
       }
       if (s.event == kNone) begin_event(b);
+      const std::int64_t done = s.progress * most;
+      const std::int64_t each = std::min(most, pieces - done);
       const Message* message = source == nullptr ? nullptr : &source->messages[source->taken];
       if (message != nullptr) {
         if (message->total != messages || message->index != s.progress || message->pieces != each) {
@@ -789,7 +791,7 @@ class Machine {
       }
       if constexpr (mode != Mode::kClocks) {
         for (std::int64_t p = 0; p < each; ++p) {
-          const std::int64_t offset = s.progress * each + p;
+          const std::int64_t offset = done + p;
           Value value;
           if (message != nullptr) value = source->values[message->first + static_cast<std::size_t>(p)];
           if (src.good) {
