@@ -94,7 +94,7 @@ class Op(IntEnum):
     UNPACK = 16
     """dst = packets src, both local; each OPERAND row is one pair more."""
     PUT_PACKETS = 17
-    """Packets [dst] = src; each OPERAND row is one pair more."""
+    """Packets [dst] = src; each OPERAND row is one pair more. Through a PORT, which moves bytes, src are packets already, and not waited for."""
     FORWARD_PACKETS = 18
     """Packets [dst] = packets src; each OPERAND row is one pair more."""
     REDUCE_PACKETS = 19
@@ -505,6 +505,14 @@ class RankBuilder:
         """The `via` of a multicast group of the switch."""
         place = self._groups.setdefault(Group(tuple(ranks), buffer), len(self._groups))
         return self.connect(ConnectionKind.SWITCH, place, 0, protocol)
+
+    def peer_of(self, via: int) -> int:
+        """The peer of a connection made here; of a SWITCH, the place of its group."""
+        return list(self._connections)[via][3]
+
+    def group_of(self, via: int) -> Group:
+        """The group of a SWITCH connection made here."""
+        return list(self._groups)[self.peer_of(via)]
 
     def semaphore(self, value: int = 0) -> int:
         """A new semaphore of this rank."""

@@ -1,6 +1,7 @@
 /// Vector clocks of actors, and the last accesses of a place: what happened before what.
 ///
-/// Only actors that can race get a dimension. What a message carries is a shared snapshot of the sender's clock, made again only when
+/// Only actors that can race get a dimension; where plans use packets, a second one for what they read: a packet tells that its writer has
+/// read what it sends, but nothing of what its writer wrote. What a message carries is a shared snapshot of the sender's clock, made again only when
 /// the sender has learnt something since; the sender's own time travels beside it.
 #pragma once
 
@@ -60,11 +61,13 @@ struct Knowledge {
   SnapshotPool::Id snapshot = SnapshotPool::kNone;
   std::uint32_t dimension = kNoDimension;  ///< of the releasing actor
   Time time = 0;                           ///< up to which its own events are covered
+  std::uint32_t read_dimension = kNoDimension;
+  Time read_time = 0;                      ///< up to which its own reads are covered
 };
 
 /// One access: who, when, and a token that says where in the plan.
 struct Access {
-  std::uint32_t dimension = kNoDimension;
+  std::uint32_t dimension = kNoDimension;  ///< of the actor's reads for a read
   Time time = 0;
   std::uint64_t token = 0;
 };
@@ -75,26 +78,29 @@ class Clock {
   static constexpr Time kAlways = ~Time{0};
 
   /// own_ordered: up to which time the actor's own events are ordered among themselves; kAlways if it is one thread.
-  Clock(std::size_t dimensions, std::uint32_t own, Time own_ordered) : seen_(dimensions), own_(own), own_ordered_(own_ordered) {}
+  Clock(std::size_t dimensions, std::uint32_t own, std::uint32_t own_reads, Time own_ordered)
+      : seen_(dimensions), own_(own), own_reads_(own_reads), own_ordered_(own_ordered) {}
 
   bool knows(const Access& access) const {
-    return seen_[access.dimension] >= access.time || (access.dimension == own_ && own_ordered_ >= access.time);
+    const bool mine = access.dimension == own_ || access.dimension == own_reads_;
+    return seen_[access.dimension] >= access.time || (mine && own_ordered_ >= access.time);
   }
   void order_own(Time time) { own_ordered_ = std::max(own_ordered_, time); }
-  std::uint32_t own() const { return own_; }
 
   /// Everything known so far, and the actor's own events up to time.
-  Knowledge release(SnapshotPool& pool, Time time) {
+  Knowledge release(SnapshotPool& pool, Time time) { return release(pool, time, time); }
+  Knowledge release(SnapshotPool& pool, Time time, Time read_time) {
     if (snapshot_ == SnapshotPool::kNone) snapshot_ = pool.make(seen_);
-    return {pool.share(snapshot_), own_, time};
+    return {pool.share(snapshot_), own_, time, own_reads_, read_time};
   }
   void acquire(SnapshotPool& pool, const Knowledge& from) {
     bool learnt = false;
     if (from.snapshot != SnapshotPool::kNone && from.snapshot != snapshot_) learnt = raise(pool.clock(from.snapshot));
-    if (from.dimension != kNoDimension && from.dimension != own_ && seen_[from.dimension] < from.time) {
-      seen_[from.dimension] = from.time;
-      learnt = true;
-    }
+    for (const auto& [dimension, time] : {std::pair{from.dimension, from.time}, std::pair{from.read_dimension, from.read_time}})
+      if (dimension != kNoDimension && dimension != own_ && dimension != own_reads_ && seen_[dimension] < time) {
+        seen_[dimension] = time;
+        learnt = true;
+      }
     if (learnt) forget_snapshot(pool);
   }
   void acquire(SnapshotPool& pool, const Clock& from) {
@@ -119,6 +125,7 @@ class Clock {
 
   std::vector<Time> seen_;
   std::uint32_t own_;
+  std::uint32_t own_reads_;
   Time own_ordered_;
   SnapshotPool::Id snapshot_ = SnapshotPool::kNone;
 };
@@ -154,7 +161,7 @@ class History {
  private:
   /// Accesses of one instruction are ordered: each thread moves its own elements.
   static const Access* unordered(const Access& before, const Access& now, const Clock& clock) {
-    if (before.dimension == kNoDimension || (before.dimension == now.dimension && before.time == now.time)) return nullptr;
+    if (before.dimension == kNoDimension || (before.token == now.token && before.time == now.time)) return nullptr;
     return clock.knows(before) ? nullptr : &before;
   }
   Access write_;

@@ -41,6 +41,7 @@ struct Touched {
   std::vector<std::vector<std::uint32_t>> remote_actors; ///< by rank that owns the memory
   std::vector<std::vector<std::pair<std::uint32_t, std::uint32_t>>> releases;  ///< by counter: block, releases; counters of semaphores behind those of links
   bool remote = false;
+  bool packets = false;
 };
 
 /// Pieces that can race, and the actors whose clocks matter for them.
@@ -49,6 +50,7 @@ struct Candidates {
   std::uint32_t first = 0;                                ///< the batch has ids first .. last - 1
   std::uint32_t last = 0;
   std::vector<std::uint32_t> dimension;                   ///< of each actor
+  std::vector<std::uint32_t> read_dimension;              ///< of each actor's reads; the same where no packets are used
   std::size_t dimensions = 0;
   std::uint32_t launches = 1;
   const Touched* touched = nullptr;
@@ -305,10 +307,10 @@ class Machine {
     const bool in_order = view_.options.blocks_in_order;
     for (std::size_t a = 0; a < actors; ++a) {
       const bool threads = a < blocks_.size() && !in_order;
-      clocks_.emplace_back(dimensions(), candidates.dimension[a], threads ? 0 : Clock::kAlways);
+      clocks_.emplace_back(dimensions(), candidates.dimension[a], candidates.read_dimension[a], threads ? 0 : Clock::kAlways);
     }
     if (!in_order)
-      for (std::size_t b = 0; b < blocks_.size(); ++b) seen_by_threads_.emplace_back(dimensions(), candidates.dimension[b], Time{0});
+      for (std::size_t b = 0; b < blocks_.size(); ++b) seen_by_threads_.emplace_back(dimensions(), candidates.dimension[b], candidates.read_dimension[b], Time{0});
     synced_.resize(blocks_.size());
     proxy_time_.resize(view_.links.proxies());
     user_time_.resize(view_.ranks.size());
@@ -549,7 +551,8 @@ class Machine {
         const auto chunks = view_.ranks[rank].chunks[static_cast<std::size_t>(buffer)];
         if (chunks == 0) continue;
         const Range all{view_.memory.position(rank, buffer, 0, 0), chunks * view_.memory.per_chunk(buffer), static_cast<std::uint32_t>(rank), true};
-        record(clocks_[actor], {view_.candidates->dimension[actor], time, token}, all, !is_read);
+        const auto& dimension = is_read ? view_.candidates->read_dimension : view_.candidates->dimension;
+        record(clocks_[actor], {dimension[actor], time, token}, all, !is_read);
       }
     pool_.drop(start_[rank].snapshot);
     start_[rank] = clocks_[actor].release(pool_, time);
@@ -617,7 +620,8 @@ class Machine {
     } else if constexpr (mode == Mode::kClocks) {
       const std::uint32_t actor = proxy == kNone ? b : proxy_actor(proxy);
       const std::uint64_t token = access_token(b) | static_cast<std::uint64_t>(blocks_[b].launch) << kLaunchShift;
-      const Access access{view_.candidates->dimension[actor], proxy == kNone ? blocks_[b].time : proxy_time_[proxy], token};
+      const auto& dimension = write ? view_.candidates->dimension : view_.candidates->read_dimension;
+      const Access access{dimension[actor], proxy == kNone ? blocks_[b].time : proxy_time_[proxy], token};
       if (access.dimension != kNoDimension) record(proxy == kNone ? data_clock(b) : clocks_[actor], access, range, write, packets);
     }
   }
@@ -842,6 +846,9 @@ class Machine {
   /// Rows of pairs: dst = src, one side perhaps in the peer's memory, either side perhaps packets.
   bool each_pair(std::uint32_t b, const Row& first, bool from_peer, bool to_peer, bool src_packets = false, bool dst_packets = false) {
     State& s = blocks_[b];
+    const Connection* through = to_peer ? connection(s, via(s, first)) : nullptr;
+    // A port moves bytes: packets that it puts are packets already, and it does not look at their flags.
+    const bool raw = first.op == Op::kPutPackets && through != nullptr && through->kind == ConnectionKind::kPort;
     for (; s.progress <= first.more; ++s.progress) {
       const Row& row = row_of(s, s.progress);
       const Range src = from_peer ? remote(b, row, true) : local(b, row, true);
@@ -857,8 +864,8 @@ class Machine {
         touch(b, src, false, proxy);
       touch(b, dst, true, proxy);
       if constexpr (mode != Mode::kClocks)
-        for (std::int64_t p = 0; p < src.pieces; ++p) write(b, dst.first + p, data(b, src, src.first + p, src_packets));
-      dst_packets ? put_packets(b, dst) : clear_packets(dst);
+        for (std::int64_t p = 0; p < src.pieces; ++p) write(b, dst.first + p, data(b, src, src.first + p, src_packets || raw));
+      dst_packets ? put_packets(b, dst, proxy) : clear_packets(dst);
     }
     return true;
   }
@@ -969,7 +976,7 @@ class Machine {
       }
     touch(b, range, false, kNone, true);
   }
-  void put_packets(std::uint32_t b, const Range& range) {
+  void put_packets(std::uint32_t b, const Range& range, std::uint32_t proxy = kNone) {
     for (std::int64_t p = range.first; p < range.first + range.pieces; ++p) {
       Packet& packet = packets_[p];
       if (packet.launch == blocks_[b].launch + 1) {
@@ -979,10 +986,13 @@ class Machine {
                          .buffer = static_cast<std::int32_t>(buffer), .chunk = chunk});
       }
       packet.launch = blocks_[b].launch + 1;
+      touched_.packets = true;
       if constexpr (mode == Mode::kClocks) {
-        packet.writer = {view_.candidates->dimension[b], blocks_[b].time, 0};
+        const std::uint32_t actor = proxy == kNone ? b : proxy_actor(proxy);
+        const Time time = proxy == kNone ? blocks_[b].time : proxy_time_[proxy];
+        packet.writer = {view_.candidates->dimension[actor], time, 0};
         pool_.drop(packet.learnt.snapshot);
-        packet.learnt = own_knowledge(b, 0);
+        packet.learnt = clocks_[actor].release(pool_, 0, time);
       }
       for (const auto waiting : packet.waiting) ready_.push_back(waiting);
       packet.waiting.clear();
@@ -1297,6 +1307,7 @@ inline std::vector<Candidates> candidates(const Touched& touched, const Links& l
     batch = {};
     batch.first = next;
     batch.dimension.assign(actors, kNoDimension);
+    batch.read_dimension.assign(actors, kNoDimension);
   };
   const auto close = [&] {
     batch.last = next;
@@ -1326,7 +1337,10 @@ inline std::vector<Candidates> candidates(const Touched& touched, const Links& l
       next = held;
     }
     for (const auto actor : here)
-      if (batch.dimension[actor] == kNoDimension) batch.dimension[actor] = static_cast<std::uint32_t>(batch.dimensions++);
+      if (batch.dimension[actor] == kNoDimension) {
+        batch.dimension[actor] = static_cast<std::uint32_t>(batch.dimensions++);
+        batch.read_dimension[actor] = touched.packets ? static_cast<std::uint32_t>(batch.dimensions++) : batch.dimension[actor];
+      }
   }
   close();
   const std::uint32_t launches = !touched.remote ? 1 : options.double_scratch ? 3 : 2;
