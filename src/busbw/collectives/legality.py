@@ -320,6 +320,8 @@ def _verify(plan: Plan, ranks: list[RankPlan], in_place: bool, most_instructions
     violations += [words.violation(row) for row in rows if RULES[row[0]].name not in _STUCK]
     violations += words.stuck([row for row in rows if RULES[row[0]].name in _STUCK])
     unchecked = () if promise else (f"the result, because {plan.collective} promises none",)
+    once = {(one.rule, one.message): one for one in reversed(violations)}
+    violations = [one for one in violations if once[one.rule, one.message] is one]
     return Verdict(tuple(violations), check.executed, check.bitwise_equal, unchecked)
 
 
@@ -380,7 +382,7 @@ class _Words:
         message: str
         steps: tuple[Step, ...] = pair
         if rule == "wrong-result":
-            message = self._wrong(owner, where, got, wanted, got_set, wanted_set)
+            message = self._wrong(owner, where, (got, wanted), (got_set, wanted_set))
             steps = self._history(owner, buffer, chunk)
         elif tell is not None:
             message = tell(at, other, where, got, wanted, got_set, wanted_set)
@@ -402,13 +404,18 @@ class _Words:
             at = tuple(waiting[at][5:7])
         chain = chain[chain.index(at) :] if at in chain else chain
         steps = tuple(step for one in chain if (step := self._step(waiting[one][1:5])) is not None)
-        ended = "" if at in chain else (f"; block {at[1]} of rank {at[0]}, for which the last one waits, has ended" if at[0] >= 0 else "")
+        ended = (
+            ""
+            if at in chain
+            else (f"; block {at[1]} of rank {at[0]}, for which the last one waits, has ended" if at[0] >= 0 else "")
+        )
         circle = "each waits for the next, the last for the first" if at in chain else "each waits for the next"
         rule = RULES[rows[0][0]].name
         message = f"{rows[0][-1]} blocks wait for ever; {circle}{ended}"
         yield Violation(rule, message, steps[:_STEPS_SHOWN], rows[0][-1])
 
-    def _wrong(self, owner: int, where: str, got: int, wanted: int, got_set: int, wanted_set: int) -> str:
+    def _wrong(self, owner: int, where: str, contents: tuple[int, int], sets: tuple[int, int]) -> str:
+        (got, wanted), (got_set, wanted_set) = contents, sets
         if got < 0:
             return f"{where} of rank {owner} is never written; it must hold content {wanted}"
         if got != wanted:
@@ -516,7 +523,8 @@ class _Words:
             return None
         if block < 0:
             return Step(rank, -1, -1, -1, "its caller, before and after the call")
-        rows = self._ranks[rank].rows(block) if block < len(self._ranks[rank].blocks) else []
+        plan = self._ranks[rank]
+        rows = plan.rows(block) if block < len(plan.blocks) else plan.instructions[:0]
         text = row_in_words(self._ranks[rank], rows, row) if 0 <= row < len(rows) else "the end of the block"
         return Step(rank, block, row, turn, text)
 
@@ -571,9 +579,7 @@ def row_in_words(rank: RankPlan, rows: Columns, place: int) -> str:
 
 def _operand_in_words(rank: RankPlan, operand: Columns) -> list[str]:
     words = []
-    sides = [
-        _span(operand, side) for side in ("src", "dst") if operand[f"{side}_buffer"] != Buffer.NONE
-    ]
+    sides = [_span(operand, side) for side in ("src", "dst") if operand[f"{side}_buffer"] != Buffer.NONE]
     if sides:
         words.append(" -> ".join(sides) if operand["src_buffer"] != Buffer.NONE else f"-> {sides[0]}")
     via = int(operand["via"])
@@ -593,4 +599,3 @@ def _span(operand: Columns, side: str) -> str:
     index, count = int(operand[side]), int(operand["count"])
     moving = "~" if operand["walk"] else ""
     return f"{name}[{moving}{index}]" if count == 1 else f"{name}[{moving}{index}..{index + count - 1}]"
-

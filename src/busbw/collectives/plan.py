@@ -503,8 +503,11 @@ class RankBuilder:
 
     def group(self, ranks: Sequence[int], buffer: Buffer, protocol: Protocol = Protocol.SIMPLE) -> int:
         """The `via` of a multicast group of the switch."""
-        place = self._groups.setdefault(Group(tuple(ranks), buffer), len(self._groups))
-        return self.connect(ConnectionKind.SWITCH, place, 0, protocol)
+        return self.connect(ConnectionKind.SWITCH, self.declare_group(ranks, buffer), 0, protocol)
+
+    def declare_group(self, ranks: Sequence[int], buffer: Buffer) -> int:
+        """The place of a multicast group among those of this rank."""
+        return self._groups.setdefault(Group(tuple(ranks), buffer), len(self._groups))
 
     def peer_of(self, via: int) -> int:
         """The peer of a connection made here; of a SWITCH, the place of its group."""

@@ -82,7 +82,7 @@ class Fields:
             raise self.wrong(f"has {name} {str(value)[:_SHOWN]!r}; {needed} is needed")
         return value
 
-    def list(self, name: str, default: list[Any] | None = None) -> list[Any]:
+    def items(self, name: str, default: list[Any] | None = None) -> list[Any]:
         """A list."""
         value = self._get(name, default)
         if not isinstance(value, list):
@@ -91,15 +91,17 @@ class Fields:
 
     def numbers(self, name: str, least: int, most: int, default: list[int] | None = None) -> list[int]:
         """A list of whole numbers."""
-        values = self.list(name, default)
+        values = self.items(name, default)
         for value in values:
             if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-                raise self.wrong(f"has {str(value)[:_SHOWN]} in {name}; whole numbers from {least} to {most} are needed")
+                raise self.wrong(
+                    f"has {str(value)[:_SHOWN]} in {name}; whole numbers from {least} to {most} are needed"
+                )
         return values
 
     def objects(self, name: str, default: list[Any] | None = None) -> Iterator[Fields]:
         """The objects of a list."""
-        for place, value in enumerate(self.list(name, default)):
+        for place, value in enumerate(self.items(name, default)):
             yield Fields(value, self.path, f"{self.at + '.' if self.at else ''}{name}[{place}]")
 
     def object(self, name: str) -> Fields:

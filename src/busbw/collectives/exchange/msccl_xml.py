@@ -131,7 +131,9 @@ def read_msccl_xml(data: bytes | str, path: str, target: str | None = None) -> t
     elements, losses = read_elements(data, path)
     reader = _Reader(path)
     if len(elements) != 1 or elements[0].name != "algo":
-        raise InputError(f"{path}:{elements[0].line}: <{elements[0].name}> is no MSCCL algorithm; its root is one <algo>")
+        raise InputError(
+            f"{path}:{elements[0].line}: <{elements[0].name}> is no MSCCL algorithm; its root is one <algo>"
+        )
     root = elements[0]
     dialect = TARGETS[target or dialect_of(root)]
     ranks = reader.number(root, "ngpus", 1, 1024)
@@ -181,7 +183,7 @@ def read_msccl_xml(data: bytes | str, path: str, target: str | None = None) -> t
 
 def _gpu(reader: _Reader, gpu: XmlElement, ranks: int, channels: int, protocol: Protocol) -> RankPlan:
     rank = reader.number(gpu, "id", 0, ranks - 1)
-    sizes = [reader.number(gpu, name, 0, _MOST_CHUNKS) for name in ("i_chunks", "o_chunks", "s_chunks")]
+    inputs, outputs, scratch = (reader.number(gpu, f"{letter}_chunks", 0, _MOST_CHUNKS) for letter in "ios")
     blocks: dict[int, _Block] = {}
     for element in gpu.children:
         if element.name != "tb":
@@ -192,18 +194,21 @@ def _gpu(reader: _Reader, gpu: XmlElement, ranks: int, channels: int, protocol: 
             raise reader.wrong(element, f"gpu {rank} has two blocks {number}")
         blocks[number] = _block(reader, element, rank, ranks, channels)
     if sorted(blocks) != list(range(len(blocks))):
-        raise reader.wrong(gpu, f"block {next(b for b in range(len(blocks)) if b not in blocks)} is missing: ids go from 0 without a hole")
-    builder = RankBuilder(rank, *sizes)
+        raise reader.wrong(
+            gpu,
+            f"block {next(b for b in range(len(blocks)) if b not in blocks)} is missing: ids go from 0 without a hole",
+        )
+    builder = RankBuilder(rank, inputs, outputs, scratch)
     for number in range(len(blocks)):
         _fill(builder, blocks[number], blocks, protocol)
     return builder.build()
 
 
 def _block(reader: _Reader, tb: XmlElement, rank: int, ranks: int, channels: int) -> _Block:
-    peers = [reader.number(tb, name, -1, ranks - 1) for name in ("send", "recv")]
-    if rank in peers:
+    send, receive = (reader.number(tb, name, -1, ranks - 1) for name in ("send", "recv"))
+    if rank in (send, receive):
         raise reader.wrong(tb, f"gpu {rank} can't be its own peer")
-    block = _Block(reader.number(tb, "chan", 0, channels - 1), *peers)
+    block = _Block(reader.number(tb, "chan", 0, channels - 1), send, receive)
     waits: list[tuple[int, int]] = []
     nops: XmlElement | None = None
     counter = 0
@@ -215,7 +220,11 @@ def _block(reader: _Reader, tb: XmlElement, rank: int, ranks: int, channels: int
         flagged = reader.number(step, "hasdep", 0, 1) == 1
         count = reader.number(step, "cnt", 0)
         spans = [
-            Span(_BUFFERS[reader.word(step, f"{side}buf", dict(_BUFFERS))], reader.number(step, f"{side}off", -1), max(count, 1))
+            Span(
+                _BUFFERS[reader.word(step, f"{side}buf", dict(_BUFFERS))],
+                reader.number(step, f"{side}off", -1),
+                max(count, 1),
+            )
             for side in ("src", "dst")
         ]
         if depends >= 0:
@@ -226,7 +235,9 @@ def _block(reader: _Reader, tb: XmlElement, rank: int, ranks: int, channels: int
                 reader.losses.add("nop-with-hasdep", step.line, "a nop sets no flag in either interpreter")
             continue
         if waits and depends < 0:
-            raise reader.wrong(step, "follows nops with dependences but has none itself; both interpreters refuse the file")
+            raise reader.wrong(
+                step, "follows nops with dependences but has none itself; both interpreters refuse the file"
+            )
         nops = None
         counter += max(len(waits) - 1, 0)
         op = _OPS[kind]
@@ -236,12 +247,14 @@ def _block(reader: _Reader, tb: XmlElement, rank: int, ranks: int, channels: int
             raise reader.wrong(step, f"type {kind} receives, but its block has no recv peer")
         if count == 0:
             reader.losses.add("empty-step", step.line, "cnt is 0: RCCL moves nothing, msccl writes outside of an array")
-        elif True:
-            block.steps.append(_Step(op, *spans, waits, flagged, counter))
+        else:
+            block.steps.append(_Step(op, spans[0], spans[1], waits, flagged, counter))
         if flagged:
             block.flags.append(counter)
         if count == 0 and (waits or flagged):
-            raise reader.wrong(step, "moves nothing (cnt 0) but takes part in dependences: no interpreter's reading can be kept")
+            raise reader.wrong(
+                step, "moves nothing (cnt 0) but takes part in dependences: no interpreter's reading can be kept"
+            )
         waits, counter = [], counter + 1
     if waits and nops is not None:
         reader.losses.add("trailing-nop", nops.line, "no step follows, so no interpreter waits for it")
@@ -376,13 +389,17 @@ class _Writer:
         self.violations += limit_violation(self.target, "blocks", len(self.blocks), self.target.blocks_per_rank, where)
         per_channel = Counter(channel for _, _, channel in self.peers)
         most = max(per_channel.values(), default=0)
-        self.violations += limit_violation(self.target, "blocks on one channel", most, self.target.blocks_per_channel, where)
+        self.violations += limit_violation(
+            self.target, "blocks on one channel", most, self.target.blocks_per_channel, where
+        )
 
     def _peers(self, block: int) -> tuple[int, int, int]:
         """(send peer, receive peer, channel) of a block."""
         rows = self.rank.rows(block)
         found: dict[int, tuple[int, int]] = {}
-        for via in {int(via) for row, via in zip(rows, rows["via"].tolist(), strict=True) if self._connects(row) and via >= 0}:
+        for via in {
+            int(via) for row, via in zip(rows, rows["via"].tolist(), strict=True) if self._connects(row) and via >= 0
+        }:
             connection = self.rank.connections[via]
             kind = int(connection["kind"])
             here = (int(connection["peer"]), int(connection["channel"]))
@@ -395,7 +412,9 @@ class _Writer:
             if connection["protocol"] != self.plan.protocol:
                 self.cannot(block, "two protocols in one plan")
         out, into = found.get(ConnectionKind.FIFO_OUT), found.get(ConnectionKind.FIFO_IN)
-        channels = {channel for _, channel in found.values()} | ({int(self.rank.blocks[block]["channel"])} if not found else set())
+        channels = {channel for _, channel in found.values()} | (
+            {int(self.rank.blocks[block]["channel"])} if not found else set()
+        )
         if len(channels) > 1:
             self.cannot(block, "a block on two channels")
         return out[0] if out else -1, into[0] if into else -1, max(channels, default=0)
@@ -446,12 +465,17 @@ class _Writer:
 
     def _split(self, block: int, op: Op, row: Columns, more: Columns) -> Iterator[_OutStep]:
         """An instruction as steps: one, or several where it reduces many chunks or moves more than a step takes."""
-        if self.rank.walks[row["walk"]]["parts"] != 1 or any(self.rank.walks[one["walk"]]["parts"] != 1 for one in more):
+        if self.rank.walks[row["walk"]]["parts"] != 1 or any(
+            self.rank.walks[one["walk"]]["parts"] != 1 for one in more
+        ):
             self.cannot(block, "a share of a chunk")
         if row["reduction"]:
             self.cannot(block, "a reduction of its own: it is the caller's")
         if op is Op.REDUCE:
-            if any(one["via"] != LOCAL or one["dst_buffer"] != Buffer.NONE for one in (row, *more) if one is not row) or row["via"] != LOCAL:
+            if (
+                any(one["via"] != LOCAL or one["dst_buffer"] != Buffer.NONE for one in (row, *more) if one is not row)
+                or row["via"] != LOCAL
+            ):
                 self.cannot(block, "a reduction with chunks of a peer, or to several places")
                 return
             into = _place(row, "dst")
@@ -482,7 +506,11 @@ class _Writer:
         where = f"rank {self.rank.rank}"
         nodes = 1 + self.plan.ranks + len(numbered) + sum(len(steps) for steps in numbered)
         self.violations += limit_violation(self.target, "XML nodes", nodes, self.target.nodes_per_rank, where)
-        sizes = zip(("i_chunks", "o_chunks", "s_chunks"), (self.rank.input_chunks, self.rank.output_chunks, self.rank.scratch_chunks), strict=True)
+        sizes = zip(
+            ("i_chunks", "o_chunks", "s_chunks"),
+            (self.rank.input_chunks, self.rank.output_chunks, self.rank.scratch_chunks),
+            strict=True,
+        )
         yield f"  <gpu {_attributes({'id': self.rank.rank, **dict(sizes)})}>"
         for block, steps in enumerate(numbered):
             send, receive, channel = self.peers[block]
@@ -563,6 +591,10 @@ def lint_text(text: str, path: str, target: Target) -> list[Violation]:
             if not re.search(rf'\b{name}="', root.group()):
                 tell(root.start(), f"<algo> has no {name}, which {target.name} needs")
         word = re.search(r'\bcoll="([^"]*)"', root.group())
-        if word is not None and word.group(1) not in dict((b, a) for a, b in target.collectives) and word.group(1) not in ("send", "recv"):
+        if (
+            word is not None
+            and word.group(1) not in {word for _, word in target.collectives}
+            and word.group(1) not in ("send", "recv")
+        ):
             tell(root.start(), f"coll {word.group(1)!r} is refused by {target.name}")
     return found

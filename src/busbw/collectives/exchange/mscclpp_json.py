@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from busbw.collectives.exchange.json_fields import Fields, read_json
+from busbw.collectives.exchange.mscclpp_json_v1 import read_first_kind, write_first_kind
 from busbw.collectives.exchange.targets import TARGETS, Target, limit_violation
 from busbw.collectives.legality import Violation
 from busbw.collectives.plan import (
@@ -74,7 +75,9 @@ class _Rank:
     """What a gpu declares, by global id."""
 
     builder: RankBuilder
-    channels: dict[str, list[tuple[int, int]]] = field(default_factory=dict)  # kind -> (peer, how many-eth of that peer)
+    channels: dict[str, list[tuple[int, int]]] = field(
+        default_factory=dict
+    )  # kind -> (peer, how many-eth of that peer)
     groups: list[tuple[tuple[int, ...], Buffer]] = field(default_factory=list)
     remote: list[tuple[int, Buffer, tuple[str, ...]]] = field(default_factory=list)
     semaphores: int = 0
@@ -103,8 +106,6 @@ def read_mscclpp_json(data: bytes | str, path: str, target: str | None = None) -
     if not 1 <= len(gpus) <= _MOST_RANKS:
         raise top.wrong(f"has {len(gpus)} gpus; 1 to {_MOST_RANKS} are needed")
     if any(gpus[0].has(name) for name in _FIRST_KIND):
-        from busbw.collectives.exchange.mscclpp_json_v1 import read_first_kind  # the two kinds share their words
-
         return read_first_kind(top, gpus, losses, target)
     word = top.text("collective", tuple(_COLLECTIVES))
     if word in ("sendrecv", "test"):
@@ -134,23 +135,29 @@ def read_mscclpp_json(data: bytes | str, path: str, target: str | None = None) -
 def _first_release(plan: Plan) -> Target:
     used = {name for rank in plan for name in _names(rank)}
     releases = ("mscclpp-0.8", "mscclpp-0.9", "mscclpp-0.10")
-    return next((TARGETS[name] for name in releases if used <= (TARGETS[name].operations or set())), TARGETS[releases[-1]])
+    return next(
+        (TARGETS[name] for name in releases if used <= (TARGETS[name].operations or set())), TARGETS[releases[-1]]
+    )
 
 
 def _gpu(gpu: Fields, place: int, ranks: int, protocol: Protocol, losses: Losses) -> RankPlan:
     if gpu.number("id", 0, _MOST_RANKS) != place:
         raise gpu.wrong(f"has id {gpu.value['id']}; the executor takes element {place} for rank {place}")
-    sizes = [gpu.number(name, 0, _MOST_CHUNKS) for name in ("input_chunks", "output_chunks", "scratch_chunks")]
-    if not sizes[0] and not sizes[1]:
+    inputs, outputs, scratch = (
+        gpu.number(f"{name}_chunks", 0, _MOST_CHUNKS) for name in ("input", "output", "scratch")
+    )
+    if not inputs and not outputs:
         raise gpu.wrong("has neither input nor output chunks")
-    rank = _Rank(RankBuilder(place, *sizes))
+    rank = _Rank(RankBuilder(place, inputs, outputs, scratch))
     for channel in gpu.objects("channels", []):
         _channel(rank, channel, place, ranks)
     for remote in gpu.objects("remote_buffers", []):
-        access = tuple(str(kind) for kind in remote.list("access_channel_types"))
+        access = tuple(str(kind) for kind in remote.items("access_channel_types"))
         if not set(access) <= set(_KINDS):
             raise remote.wrong(f"has access_channel_types {access}; memory and port are known")
-        rank.remote.append((_peer(remote, "rank", place, ranks), _BUFFERS[remote.text("type", tuple(_BUFFERS))], access))
+        rank.remote.append(
+            (_peer(remote, "rank", place, ranks), _BUFFERS[remote.text("type", tuple(_BUFFERS))], access)
+        )
     for semaphore in gpu.objects("semaphores", []):
         rank.builder.semaphore(semaphore.number("init_value", 0, _MOST))
         rank.semaphores += 1
@@ -190,7 +197,9 @@ def _channel(rank: _Rank, channel: Fields, own: int, ranks: int) -> None:
 
 
 def _threadblock(rank: _Rank, fields: Fields, protocol: Protocol, losses: Losses) -> None:
-    block = _Block(rank, rank.builder.block(), {"memory": [], "port": [], "switch": []}, {"memory": [], "port": []}, protocol)
+    block = _Block(
+        rank, rank.builder.block(), {"memory": [], "port": [], "switch": []}, {"memory": [], "port": []}, protocol
+    )
     for channel in fields.objects("channels", []):
         kind = channel.text("channel_type", ("memory", "port", "switch"))
         known = len(rank.groups if kind == "switch" else rank.channels.get(kind, []))
@@ -210,7 +219,9 @@ def _threadblock(rank: _Rank, fields: Fields, protocol: Protocol, losses: Losses
                 raise refs.wrong(f"names remote buffer {number}; the gpu has {len(rank.remote)}")
             peer, buffer, access = rank.remote[number]
             if kind not in access:
-                raise refs.wrong(f"names remote buffer {number} for {kind} channels; it is declared for {', '.join(access)}")
+                raise refs.wrong(
+                    f"names remote buffer {number} for {kind} channels; it is declared for {', '.join(access)}"
+                )
             block.remote[kind].append((peer, buffer))
     for operation in fields.objects("ops"):
         _Operation(block, operation, losses).add()
@@ -270,7 +281,9 @@ class _Operation:
             remote = self.block.remote[kind]
             number = one.number("buffer_id", 0, _MOST)
             if number >= len(remote):
-                raise one.wrong(f"names remote buffer {number} of its block for {kind} channels, which has {len(remote)}")
+                raise one.wrong(
+                    f"names remote buffer {number} of its block for {kind} channels, which has {len(remote)}"
+                )
             peer, buffer = remote[number]
             via = self.block.rank.builder.connect(ConnectionKind.MAPPED, peer)
             return _Operand(via, Span(buffer, index, size), kind)
@@ -312,7 +325,9 @@ class _Operation:
         self._need(src, sources, "source")
         self._need(dst, targets, "target")
         if len(src) != len(dst) or not src:
-            raise self.fields.wrong(f"has {len(src)} sources and {len(dst)} targets; as many of each, at least 1, are needed")
+            raise self.fields.wrong(
+                f"has {len(src)} sources and {len(dst)} targets; as many of each, at least 1, are needed"
+            )
         for one, other in zip(src, dst, strict=True):
             if one.span.count != other.span.count:
                 raise self.fields.wrong(f"moves {one.span.count} chunks to {other.span.count}")
@@ -329,7 +344,9 @@ class _Operation:
         self.block.builder.sync()
 
     def _barrier(self) -> None:
-        self.block.builder.barrier(self.fields.number("barrier_id", 0, _MOST), self.fields.number("num_threadblocks", 0, _MOST))
+        self.block.builder.barrier(
+            self.fields.number("barrier_id", 0, _MOST), self.fields.number("num_threadblocks", 0, _MOST)
+        )
 
     def _copy(self) -> None:
         self._add(Op.COPY, [(LOCAL, a.span, b.span) for a, b in self._pairs(("local",), ("local",))])
@@ -338,10 +355,18 @@ class _Operation:
         pairs = self._pairs(("local",), tuple(_KINDS))
         if self._kind == "memory":
             if op is not Op.PUT:
-                self.losses.add("signal-left-out", None, f"{self.fields.at}: on memory channels the executor puts and does not signal")
+                self.losses.add(
+                    "signal-left-out",
+                    None,
+                    f"{self.fields.at}: on memory channels the executor puts and does not signal",
+                )
             first = pairs[0][0].span.buffer
             if any(a.span.buffer != first for a, _ in pairs):
-                self.losses.add("mixed-sources", None, f"{self.fields.at}: the executor takes the buffer of the first source for all")
+                self.losses.add(
+                    "mixed-sources",
+                    None,
+                    f"{self.fields.at}: the executor takes the buffer of the first source for all",
+                )
             self._add(Op.PUT, [(b.via, replace(a.span, buffer=first), b.span) for a, b in pairs])
             return
         self._add(op, [(via, a.span, b.span) for via, (a, b) in zip(self._ports(pairs), pairs, strict=True)])
@@ -354,7 +379,9 @@ class _Operation:
         builder = self.block.rank.builder
         for via, (_, target) in zip(vias, pairs, strict=True):
             if builder.peer_of(via) != builder.peer_of(target.via):
-                raise self.fields.wrong(f"writes to a buffer of rank {builder.peer_of(target.via)} on a channel to rank {builder.peer_of(via)}")
+                raise self.fields.wrong(
+                    f"writes to a buffer of rank {builder.peer_of(target.via)} on a channel to rank {builder.peer_of(via)}"
+                )
         return vias
 
     def _pws(self) -> None:
@@ -367,7 +394,11 @@ class _Operation:
         rows = []
         for a, b in self._pairs(("memory",), ("local",)):
             if a.span.index != b.span.index:
-                self.losses.add("get-offsets", None, f"{self.fields.at}: the executor takes the source's index for the local side, and the other way round")
+                self.losses.add(
+                    "get-offsets",
+                    None,
+                    f"{self.fields.at}: the executor takes the source's index for the local side, and the other way round",
+                )
             rows.append((a.via, replace(a.span, index=b.span.index), replace(b.span, index=a.span.index)))
         self._add(Op.GET, rows)
 
@@ -384,7 +415,11 @@ class _Operation:
         self._wait(Order.RELAXED)
 
     def _flush(self) -> None:
-        self.losses.add("flush-does-nothing", None, f"{self.fields.at}: the executor goes through the targets of a flush, which has none")
+        self.losses.add(
+            "flush-does-nothing",
+            None,
+            f"{self.fields.at}: the executor goes through the targets of a flush, which has none",
+        )
 
     def _reduce(self, op: Op, sources: tuple[str, ...], targets: tuple[str, ...]) -> None:
         src, dst = self._sides()
@@ -473,7 +508,9 @@ class _Operation:
         if inside:
             raise self.fields.wrong("is a pipeline within a pipeline")
         context = self.fields.object("iter_context")
-        with self.block.builder.slices(context.number("unit_size", 1, _MOST), context.number("num_chunks", 1, _MOST_CHUNKS)):
+        with self.block.builder.slices(
+            context.number("unit_size", 1, _MOST), context.number("num_chunks", 1, _MOST_CHUNKS)
+        ):
             for operation in self.fields.objects("ops"):
                 _Operation(self.block, operation, self.losses).add(inside=True)
 
@@ -544,8 +581,6 @@ def write_mscclpp_json(plan: Plan, target: Target) -> tuple[str, list[Violation]
     Loops are written out. Of a plan without loops whose stores and loads on memory channels go through MAPPED connections, reading the file
     gives the same plan again.
     """
-    from busbw.collectives.exchange.mscclpp_json_v1 import write_first_kind  # the two kinds share their words
-
     violations = list(_header_violations(plan, target))
     if target.name in ("mscclpp-0.5", "mscclpp-0.6", "mscclpp-0.7"):
         return write_first_kind(plan, target, violations)
@@ -574,7 +609,10 @@ def _header_violations(plan: Plan, target: Target) -> Iterator[Violation]:
     if plan.in_place and plan.out_of_place:
         yield _cannot(target, "both in place and out of place: inplace says one of them")
     if plan.blocks_in_order:
-        yield _cannot(target, "blocks that run in order of themselves: put a SYNC where one instruction needs another, and set blocks_in_order to false")
+        yield _cannot(
+            target,
+            "blocks that run in order of themselves: put a SYNC where one instruction needs another, and set blocks_in_order to false",
+        )
     used = {Op(int(op)) for rank in plan for op in set(rank.instructions["op"].tolist())}
     if plan.protocol is not Protocol.LL and used & set(_PACKET_OPS):
         yield _cannot(target, "packets in a plan whose protocol is not LL: its scratch has no room for their flags")
@@ -621,7 +659,8 @@ class _Writer:
             "threadblocks": blocks,
             "channels": channels,
             "remote_buffers": [
-                {"rank": peer, "type": _LETTERS[buffer], "access_channel_types": access} for (peer, buffer), access in self.remote.items()
+                {"rank": peer, "type": _LETTERS[buffer], "access_channel_types": access}
+                for (peer, buffer), access in self.remote.items()
             ],
             "semaphores": [{"init_value": value} for value in self.rank.semaphores],
         }
@@ -667,7 +706,9 @@ class _Writer:
         where = f"rank {self.rank.rank} block {number}"
         self.violations += limit_violation(self.target, "operations", steps, self.target.steps_per_block, where)
         for kind, ids in (*block.channels.items(), *((f"remote {kind}", ids) for kind, ids in block.remote.items())):
-            self.violations += limit_violation(self.target, f"{kind} channels or buffers", len(ids), self.target.channels_per_block, where)
+            self.violations += limit_violation(
+                self.target, f"{kind} channels or buffers", len(ids), self.target.channels_per_block, where
+            )
         return {
             "id": number,
             "ops": ops,
@@ -712,7 +753,9 @@ class _BlockWriter:
             return out | {"barrier_id": int(rows[0]["via"]), "num_threadblocks": int(rows[0]["count"])}
         if op in (Op.RELEASE, Op.ACQUIRE):
             self._order(op, rows[0], Order.RELEASE if op is Op.RELEASE else Order.ACQUIRE)
-            writer.violations += limit_violation(target, "semaphores", len(rows), target.semaphores_per_operation, f"{name} of rank {writer.rank.rank}")
+            writer.violations += limit_violation(
+                target, "semaphores", len(rows), target.semaphores_per_operation, f"{name} of rank {writer.rank.rank}"
+            )
             return out | {"semaphore_ids": rows["via"].tolist()}
         if op is Op.SYNC:
             return out
@@ -727,7 +770,9 @@ class _BlockWriter:
             switch, port = ConnectionKind.SWITCH in kinds, ConnectionKind.PORT in kinds
             out["channel_type"] = "switch" if switch else "port" if port else "memory"
             if port:
-                out["channel_ids"] = [self._place(self.channels["port"], writer._channel(int(via))) for via in rows["via"].tolist()]
+                out["channel_ids"] = [
+                    self._place(self.channels["port"], writer._channel(int(via))) for via in rows["via"].tolist()
+                ]
             if switch:
                 out["channel_ids"] = [self._switch(int(rows[0]["via"]))]
         reduction = Reduction(int(rows[0]["reduction"]))
@@ -744,7 +789,13 @@ class _BlockWriter:
         writer, target = self.rank, self.rank.target
         where = f"{name} of rank {writer.rank.rank}"
         writer.violations += limit_violation(target, "operands a side", operands, target.operands_per_side, where)
-        if len({kind for kind in kinds if kind is not ConnectionKind.MAPPED} | ({ConnectionKind.MEMORY} if ConnectionKind.MAPPED in kinds else set())) > 1:
+        if (
+            len(
+                {kind for kind in kinds if kind is not ConnectionKind.MAPPED}
+                | ({ConnectionKind.MEMORY} if ConnectionKind.MAPPED in kinds else set())
+            )
+            > 1
+        ):
             writer.cannot(f"{name} with connections of several kinds")
         if op in (Op.PUT_SIGNAL, Op.PUT_SIGNAL_FLUSH) and kinds != {ConnectionKind.PORT}:
             writer.cannot(f"{op.name} on memory channels: its executor would not signal; use PUT, SYNC, SIGNAL")
@@ -773,7 +824,9 @@ class _BlockWriter:
         if row["order"] != order:
             self.rank.cannot(f"a {Order(int(row['order'])).name.lower()} {op.name}")
 
-    def _channel_operation(self, out: dict[str, Any], rows: Columns, kinds: set[ConnectionKind]) -> dict[str, Any] | None:
+    def _channel_operation(
+        self, out: dict[str, Any], rows: Columns, kinds: set[ConnectionKind]
+    ) -> dict[str, Any] | None:
         target = self.rank.target
         if kinds not in ({ConnectionKind.MEMORY}, {ConnectionKind.PORT}):
             self.rank.cannot(f"{out['name']} on connections of kind {', '.join(sorted(kind.name for kind in kinds))}")
@@ -794,9 +847,8 @@ class _BlockWriter:
         if via == LOCAL:
             return {"type": _LETTERS[buffer], **place}
         if kind is ConnectionKind.SWITCH:
-            if op is Op.MULTICAST or op is Op.MULTICAST_PACKETS:
-                if side == "src":
-                    return {"type": _LETTERS[buffer], **place}
+            if op in (Op.MULTICAST, Op.MULTICAST_PACKETS) and side == "src":
+                return {"type": _LETTERS[buffer], **place}
             return {"switch_channel_id": self._switch(via), **place}
         peers_side = {Op.GET: "src", Op.REDUCE: side, Op.REDUCE_PACKETS: side}.get(op, "dst")
         if side != peers_side:
@@ -807,4 +859,3 @@ class _BlockWriter:
             known.append(access)
         number = list(self.rank.remote).index((peer, buffer))
         return {"buffer_id": self._place(self.remote[access], number), **place}
-

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from busbw.collectives.legality import Violation
 from busbw.errors import InputError
@@ -42,8 +43,19 @@ class Target:
         return dict(self.collectives).get(collective)
 
 
-_XML_SHARED = (("broadcast", "broadcast"), ("reduce", "reduce"), ("all_reduce", "allreduce"), ("all_gather", "allgather"))
-_XML_LIMITS = {"blocks_per_channel": 32, "chunks_per_step": 71, "nodes_per_rank": 4095, "ranks": 1024, "index": 32767}
+_XML_SHARED = (
+    ("broadcast", "broadcast"),
+    ("reduce", "reduce"),
+    ("all_reduce", "allreduce"),
+    ("all_gather", "allgather"),
+)
+_XML_LIMITS: dict[str, Any] = {
+    "blocks_per_channel": 32,
+    "chunks_per_step": 71,
+    "nodes_per_rank": 4095,
+    "ranks": 1024,
+    "index": 32767,
+}
 """Source: ROCm/rccl 0cbce2a7, src/include/msccl/msccl_struct.h (MSCCL_MAX_COUNT 72, offsets int16), msccl_parser.h (MAX_NODES 4096, MAX_SUBS 1024);
 microsoft/msccl b23e9cd5, src/include/devcomm.h, src/graph/xml.h."""
 _PLAN_COLLECTIVES = (
@@ -53,7 +65,7 @@ _PLAN_COLLECTIVES = (
     ("all_to_all", "alltoall"),
     ("custom", "custom"),
 )
-_PLAN_LIMITS = {
+_PLAN_LIMITS: dict[str, Any] = {
     "steps_per_block": 64,
     "channels_per_block": 16,
     "channels_per_operation": 8,
@@ -65,7 +77,7 @@ _PLAN_LIMITS = {
 _V1_OLDEST = {
     *("nop", "put", "signal", "wait", "flush", "get", "copy", "re", "rs", "rrc", "rrcs", "ppkt", "rspkt", "cpkt"),
 }
-_V1_06 = _V1_OLDEST - {"cpkt"} | {"barrier", "pws", "pwsf", "tpkt", "rpkt", "glres"}
+_V1_06 = _V1_OLDEST | {"barrier", "pws", "pwsf", "tpkt", "rpkt", "glres"}
 _V2_08 = {
     *("nop", "barrier", "copy", "put", "pws", "pwsf", "get", "signal", "wait", "rlxsignal", "rlxwait", "flush", "re", "res"),
     *("rre", "rres", "cpkt", "upkt", "ppkt", "rppkt", "repkt", "respkt", "glres", "sem_acquire", "sem_release", "pipeline"),
