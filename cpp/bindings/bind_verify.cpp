@@ -131,14 +131,14 @@ NB_MODULE(_verify, m) {
       .def(
           "__init__",
           [](PlanCheck* check, bool blocks_in_order, bool double_scratch, std::uint32_t chunks_per_message, std::uint32_t parts, std::uint32_t slices,
-             std::uint32_t scratch_slices, std::array<std::uint32_t, 4> slots, std::uint64_t most_instructions) {
+             std::uint32_t scratch_slices, std::array<std::uint32_t, 4> slots, std::uint64_t most_instructions, bool barrier) {
             if (chunks_per_message == 0 || parts == 0 || slices == 0 || scratch_slices == 0) throw std::invalid_argument("parts, slices and chunks_per_message are at least 1");
             for (const auto one : slots)
               if (one == 0) throw std::invalid_argument("a FIFO has at least one slot");
-            new (check) PlanCheck({blocks_in_order, double_scratch, chunks_per_message, parts, slices, scratch_slices, slots, most_instructions});
+            new (check) PlanCheck({blocks_in_order, double_scratch, chunks_per_message, parts, slices, scratch_slices, slots, most_instructions, barrier});
           },
           "blocks_in_order"_a, "double_scratch"_a, "chunks_per_message"_a, "parts"_a, "slices"_a, "scratch_slices"_a, "slots"_a,
-          "most_instructions"_a, "slots: messages in flight on a FIFO, by protocol.")
+          "most_instructions"_a, "barrier"_a, "slots: messages in flight on a FIFO, by protocol.")
       .def("add_rank", &PlanCheck::add_rank, "rows"_a, "blocks"_a, "connections"_a, "walks"_a, "groups"_a, "semaphores"_a, "chunks"_a, "alias"_a,
            "memory_chunks"_a, "before"_a, "after"_a,
            "The next rank. Columns as bytes; alias: chunk of memory at which input, output begin; before, after: contents of input and output.")

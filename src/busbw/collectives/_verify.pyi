@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 class PlanCheck:
     """All ranks of a plan, and one run of it."""
 
-    def __init__(self, blocks_in_order: bool, double_scratch: bool, chunks_per_message: int, parts: int, slices: int, scratch_slices: int, slots: Sequence[int], most_instructions: int) -> None:
+    def __init__(self, blocks_in_order: bool, double_scratch: bool, chunks_per_message: int, parts: int, slices: int, scratch_slices: int, slots: Sequence[int], most_instructions: int, barrier: bool) -> None:
         """slots: messages in flight on a FIFO, by protocol."""
 
     def add_rank(self, rows: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], blocks: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], connections: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], walks: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], groups: Sequence[tuple[Sequence[int], int]], semaphores: Sequence[int], chunks: Sequence[int], alias: Sequence[int], memory_chunks: int, before: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], after: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None:

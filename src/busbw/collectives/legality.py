@@ -45,7 +45,7 @@ class Rule:
     text: str
 
 
-RULES = (  # the first 24 in the order of cpp/include/busbw/schedule/findings.hpp, enum Rule
+RULES = (  # all but the last in the order of cpp/include/busbw/schedule/findings.hpp, enum Rule
     Rule("malformed", "Rows point only into their own tables: operations, walks, peers, groups, bodies of loops, operands."),
     Rule("bounds", "An operand lies within its buffer: index >= 0, count >= 1, index + count <= chunks of the buffer."),
     Rule("connection-shared", "An end of a FIFO belongs to one block; no other block writes, or reads, there."),
@@ -70,6 +70,7 @@ RULES = (  # the first 24 in the order of cpp/include/busbw/schedule/findings.hp
     Rule("packet-as-data", "What was written as packets is read as packets."),
     Rule("barrier-blocks", "As many blocks meet at a barrier as its instructions say."),
     Rule("too-long", "The run ends within the limit of instructions."),
+    Rule("not-a-barrier", "Nobody leaves a barrier before everybody has entered it."),
     Rule("buffer-sizes", "Buffers have the chunks that the collective asks for."),
 )  # fmt: skip
 _SIZES = RULES[-1]
@@ -95,6 +96,7 @@ _SHARED_SCRATCH_BYTES = 64 << 20
 _SLICES = 3
 """Runs of a SLICES loop that are followed: the first, one between, the last. A guess that holds as bodies do the same each time."""
 _STEPS_SHOWN = 24
+_WHOLE = 2**32 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,14 +157,15 @@ class Verdict:
         return not self.violations
 
 
-def verify_plan(plan: Plan, *, most_instructions: int = _MOST_INSTRUCTIONS) -> Verdict:
+def verify_plan(plan: Plan, *, cut_messages: bool = False, most_instructions: int = _MOST_INSTRUCTIONS) -> Verdict:
     """All rules that a plan breaks. Everything is checked on every rank: memory and time grow with the instructions of the whole plan.
 
-    A plan for use both in place and out of place is checked both ways. Raises InputError for a plan too large to be followed.
+    cut_messages: as MSCCL's interpreters do, a message larger than a slot of the FIFO at `max_bytes` goes in several; otherwise a message is
+    what a slot holds. A plan for use both in place and out of place is checked both ways. Raises InputError for a plan too large to be followed.
     """
     ways = [in_place for in_place, meant in ((True, plan.in_place), (False, plan.out_of_place)) if meant]
     ranks = list(plan)
-    verdicts = [_verify(plan, ranks, in_place, most_instructions) for in_place in ways]
+    verdicts = [_verify(plan, ranks, in_place, _chunks_per_message(plan) if cut_messages else _WHOLE, most_instructions) for in_place in ways]
     if len(verdicts) < _IN_PLACE:
         return verdicts[0]
     known = {(violation.rule, violation.message) for violation in verdicts[0].violations}
@@ -179,10 +182,10 @@ def verify_plan(plan: Plan, *, most_instructions: int = _MOST_INSTRUCTIONS) -> V
 
 
 def promise_of(plan: Plan) -> Promise | None:
-    """Contents before and after the collective. None for a custom one that brings no promise, for send_recv, and for a barrier.
+    """Contents before and after the collective. None for a custom one that brings no promise, and for a barrier.
 
     A content is a number for "this part of the result". C chunks: all_reduce, reduce, broadcast, reduce_scatter and scatter have contents 0 to
-    C - 1; all_gather and gather r f + c for chunk c of rank r's f; all_to_all (s p + d) f + k for the kth chunk from s to d.
+    C - 1; send_recv, in which each rank sends to the next, r C + c; all_gather and gather r f + c for chunk c of rank r's f; all_to_all (s p + d) f + k for the kth chunk from s to d.
     """
     if plan.promise is not None:
         return plan.promise
@@ -216,6 +219,8 @@ def promise_of(plan: Plan) -> Promise | None:
             lambda rank: ((rank * p + peers) * share + part).reshape(-1),
             lambda rank: ((peers * p + rank) * share + part).reshape(-1),
         )
+    if kind == "send_recv":
+        return Promise(lambda rank: rank * c + whole, lambda rank: (rank - 1) % p * c + whole)
     if kind == "all_to_all_v" and plan.counts is not None:
         return _vector_promise(plan.counts)
     return None
@@ -270,18 +275,19 @@ def _sized(plan: Plan, rank: RankPlan, in_place: bool, wanted: tuple[int, int]) 
 # The run
 
 
-def _verify(plan: Plan, ranks: list[RankPlan], in_place: bool, most_instructions: int) -> Verdict:
+def _verify(plan: Plan, ranks: list[RankPlan], in_place: bool, chunks_per_message: int, most_instructions: int) -> Verdict:
     promise = promise_of(plan)
     parts, slices, scratch_slices = _pieces(plan, ranks)
     check = PlanCheck(
         plan.blocks_in_order,
         plan.double_scratch,
-        _chunks_per_message(plan),
+        chunks_per_message,
         parts,
         slices,
         scratch_slices,
         [_SLOTS[protocol] for protocol in Protocol],
         most_instructions,
+        plan.collective == "barrier",
     )
     violations: list[Violation] = []
     sized, pieces = [], 0
@@ -319,7 +325,7 @@ def _verify(plan: Plan, ranks: list[RankPlan], in_place: bool, most_instructions
     rows = table.tolist()
     violations += [words.violation(row) for row in rows if RULES[row[0]].name not in _STUCK]
     violations += words.stuck([row for row in rows if RULES[row[0]].name in _STUCK])
-    unchecked = () if promise else (f"the result, because {plan.collective} promises none",)
+    unchecked = () if promise or plan.collective == "barrier" else (f"the result, because {plan.collective} promises none",)
     once = {(one.rule, one.message): one for one in reversed(violations)}
     violations = [one for one in violations if once[one.rule, one.message] is one]
     return Verdict(tuple(violations), check.executed, check.bitwise_equal, unchecked)
@@ -498,6 +504,10 @@ class _Words:
     @staticmethod
     def _barrier_blocks(at: Step, _o: Step, _w: str, got: int, wanted: int, *_: int) -> str:
         return f"{at} says that {wanted} blocks meet; at least {got} come, or others say another number"
+
+    @staticmethod
+    def _not_a_barrier(at: Step, other: Step, *_: Any) -> str:
+        return f"rank {at.rank} may leave before rank {other.rank} has entered"
 
     @staticmethod
     def _malformed(at: Step, *_: Any) -> str:

@@ -35,6 +35,7 @@ enum class Rule : std::uint8_t {
   kPacketAsData,
   kBarrierBlocks,
   kTooLong,
+  kNotABarrier,
   kCount,
 };
 
@@ -100,6 +101,7 @@ struct RunOptions {
   std::uint32_t scratch_slices = 1;                  ///< slices that a scratch chunk has room for
   std::array<std::uint32_t, 4> slots{2, 8, 8, 1};    ///< messages in flight on a FIFO, by protocol
   std::uint64_t most_instructions = 200'000'000;
+  bool barrier = false;                              ///< moves no data; nobody leaves before all have entered
 };
 
 inline constexpr std::int64_t kNoContent = -1;

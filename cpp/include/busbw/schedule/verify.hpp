@@ -45,6 +45,7 @@ class Verifier {
     if (!values.deadlocked() && !values.too_long()) {
       values.check_results(after_, bitwise_equal_);
       find_races(values.touched());
+      if (options_.barrier) check_barrier(values.touched());
     }
     executed_ = values.executed();
     return findings_;
@@ -102,6 +103,16 @@ class Verifier {
       }
       findings_.add_all(found, Rule::kWeakOrder);
     }
+  }
+
+  void check_barrier(const detail::Touched& touched) {
+    auto view = this_view();
+    const detail::Candidates entries = detail::entries(touched, *links_, ranks_);
+    view.candidates = &entries;
+    Findings ignored;
+    detail::Machine<detail::Mode::kClocks> machine(view, ignored);
+    machine.run();
+    machine.check_barrier(findings_);
   }
 
   void race_run(const detail::Candidates& batch, bool all_ordered, Findings& found) {

@@ -53,6 +53,7 @@ struct Candidates {
   std::vector<std::uint32_t> read_dimension;              ///< of each actor's reads; the same where no packets are used
   std::size_t dimensions = 0;
   std::uint32_t launches = 1;
+  bool users = false;                                     ///< whether callers matter: what they do before and after the call
   const Touched* touched = nullptr;
 };
 
@@ -181,6 +182,16 @@ class Machine {
           if (!fresh && known->second != value.tree) bitwise_equal = false;
         }
       }
+  }
+
+  /// Each block's end must know that every rank has entered. Only of a run over `entries`.
+  void check_barrier(Findings& out) const {
+    for (std::size_t r = 0; r < view_.ranks.size(); ++r) {
+      const Clock& at_end = clocks_[user(static_cast<std::uint32_t>(r))];
+      for (std::size_t other = 0; other < view_.ranks.size(); ++other)
+        if (other != r && !at_end.knows({view_.candidates->dimension[user(static_cast<std::uint32_t>(other))], 1, 0}))
+          out.add({.rule = Rule::kNotABarrier, .at = {static_cast<std::int32_t>(r), -1, -1, -1}, .other = {static_cast<std::int32_t>(other), -1, -1, -1}});
+    }
   }
 
   /// What led to the value of a piece, in the order of the run. Only of a logged run.
@@ -317,8 +328,7 @@ class Machine {
     finished_.resize(view_.ranks.size());
     history_.resize(candidates.last - candidates.first);
     start_.resize(view_.ranks.size());
-    const bool users = candidates.launches > 1;
-    for (std::size_t r = 0; users && r < view_.ranks.size(); ++r) user_acts(r, false);
+    for (std::size_t r = 0; candidates.users && r < view_.ranks.size(); ++r) user_acts(r, false);
   }
 
   // Where things are
@@ -469,7 +479,7 @@ class Machine {
       s.done = true;
       if (++finished_[s.rank] < last - first) return false;
       finished_[s.rank] = 0;
-      if (launches_ > 1) {
+      if (view_.candidates->users) {
         for (std::uint32_t i = first; i < last; ++i) clocks_[user(s.rank)].acquire(pool_, own_knowledge(i, blocks_[i].time));
         user_acts(s.rank, true);
       }
@@ -634,6 +644,7 @@ class Machine {
     const Value& value = values_[static_cast<std::size_t>(piece)];
     if constexpr (mode == Mode::kLogged) parent(made_by_[static_cast<std::size_t>(piece)]);
     if (value.content != Value::kNothing) [[likely]] return value;
+    if (view_.options.barrier) return {Value::kSpoilt, RankSets::kEmpty, 0};
     const auto [buffer, chunk] = view_.memory.name(range.owner, piece, view_.ranks[range.owner]);
     findings_.add({.rule = Rule::kUninitialised, .at = place(b), .other = {}, .owner = static_cast<std::int32_t>(range.owner),
                    .buffer = static_cast<std::int32_t>(buffer), .chunk = chunk});
@@ -1292,6 +1303,20 @@ class Machine {
   std::vector<History> history_;
 };
 
+/// Clocks in which nothing counts but who has entered the call.
+inline Candidates entries(const Touched& touched, const Links& links, const std::vector<RankRows>& ranks) {
+  std::size_t blocks = 0;
+  for (const auto& rank : ranks) blocks += rank.blocks.size();
+  Candidates out;
+  out.ids = std::make_shared<std::vector<std::uint32_t>>(touched.flags.size(), kNone);
+  out.dimension.assign(blocks + links.proxies() + ranks.size(), kNoDimension);
+  for (std::size_t r = 0; r < ranks.size(); ++r) out.dimension[blocks + links.proxies() + r] = static_cast<std::uint32_t>(out.dimensions++);
+  out.read_dimension = out.dimension;
+  out.users = true;
+  out.touched = &touched;
+  return out;
+}
+
 /// Pieces that two actors touch and one writes, in batches of ranks whose actors' clocks stay short.
 inline std::vector<Candidates> candidates(const Touched& touched, const Links& links, const Memory& memory, const std::vector<RankRows>& ranks,
                                           const RunOptions& options) {
@@ -1347,6 +1372,7 @@ inline std::vector<Candidates> candidates(const Touched& touched, const Links& l
   for (auto& one : batches) {
     one.ids = ids;
     one.launches = launches;
+    one.users = touched.remote;
     one.touched = &touched;
   }
   return batches;
