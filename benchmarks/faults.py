@@ -23,8 +23,9 @@ import numpy as np
 from busbw.diagnosis.explain import explain
 from busbw.diagnosis.hypotheses import fits, named
 from busbw.hardware import find_cluster, pcie_bytes_per_s
+from busbw.nccl import Communicator
 from busbw.observations import Artefact
-from busbw.prediction import Situation, load_calibration, predict_in, situation_of
+from busbw.prediction import Situation, load_calibration, model_in, predict_in, situation_of
 
 __all__ = ["PLATFORMS", "alarms_on_tables", "as_text", "planted", "report"]
 
@@ -61,6 +62,13 @@ def planted(where: Situation) -> Iterator[tuple[str, Situation, float]]:
     yield "slow-node", where, 1.7e-3
 
 
+def _runs(where: Situation, broken: Situation) -> Communicator | None:
+    """What NCCL chooses by: fewer NICs it sees, links that are slow it does not; None, the fastest, without NVLS or peer access."""
+    if broken.nics != where.nics:
+        return model_in(broken)
+    return model_in(where) if (broken.nvls, broken.shape) == (where.nvls, where.shape) else None
+
+
 def report(trials: int, seed: int = 1) -> dict[str, Any]:
     """By fault how often it was named, something else was, or nothing; and named faults of healthy curves."""
     rng = np.random.default_rng(seed)
@@ -68,11 +76,11 @@ def report(trials: int, seed: int = 1) -> dict[str, Any]:
     for name, nodes, collective in PLATFORMS:
         where = situation_of(find_cluster(name, nodes)[0])
         for kind, broken, delay_s in (("healthy", where, 0.0), *planted(where)):
-            modelled = predict_in(broken, collective, SIZES).time_s + delay_s
+            modelled = predict_in(broken, collective, SIZES, model=_runs(where, broken)).time_s + delay_s
             for _ in range(trials):
                 noise = rng.normal(0, _ROW, len(SIZES)) + rng.normal(0, _MACHINE)
                 found = fits(where, collective, SIZES, (modelled * np.exp(noise)).tolist())
-                best = named(where, SIZES, found)
+                best = named(found)
                 said = "nothing" if best is None else best.hypothesis.kind
                 rows.setdefault(kind, Counter())[
                     "right" if said == kind else "nothing" if best is None else "other"

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "busbw/schedule/delivery.hpp"
 #include "busbw/schedule/matching.hpp"
 
 namespace nb = nanobind;
@@ -62,4 +63,22 @@ NB_MODULE(_matching, m) {
       },
       "ranks"_a, "src"_a, "dst"_a, "alpha_ps"_a, "chunk_ps"_a, "source"_a, "clusters"_a, "seed"_a, "most_chunks"_a, "rounds_ahead"_a,
       "Every chunk from its source to every rank: link, chunk (int32), begin and end in picoseconds (int64) of each transfer.");
+
+  m.def(
+      "deliver",
+      [](std::int32_t ranks, const Column<std::int32_t>& src, const Column<std::int32_t>& dst, const Column<std::int64_t>& alpha_ps,
+         const Column<std::int64_t>& chunk_ps, const Column<std::int32_t>& source, const Column<std::int32_t>& destination,
+         std::uint64_t seed, std::int32_t most_chunks, std::int32_t rounds) {
+        schedule::MatchingLinks links{values(src), values(dst), values(alpha_ps), values(chunk_ps)};
+        schedule::DeliveryDemand demand{ranks, values(source), values(destination)};
+        const schedule::DeliveryOptions options{seed, most_chunks, rounds};
+        schedule::Transfers transfers;
+        {
+          nb::gil_scoped_release free;
+          transfers = schedule::deliver_in_time(std::move(links), std::move(demand), options);
+        }
+        return made(std::move(transfers));
+      },
+      "ranks"_a, "src"_a, "dst"_a, "alpha_ps"_a, "chunk_ps"_a, "source"_a, "destination"_a, "seed"_a, "most_chunks"_a, "rounds"_a,
+      "Every chunk from its source to its destination: link, chunk (int32), begin and end in picoseconds (int64) of each transfer.");
 }

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from busbw.diagnosis.hypotheses import HYPOTHESES, fits, named
 from busbw.hardware import find_cluster, pcie_bytes_per_s
-from busbw.prediction import predict_in, situation_of
+from busbw.prediction import model_in, predict_in, situation_of
 
 from .told import RULE, Case, check, facts_of, fires, near_miss
 
@@ -32,11 +32,18 @@ def where_of(name, nodes):
     return situation_of(find_cluster(name, nodes)[0])
 
 
+def _runs(where, broken):
+    """What NCCL chooses by: fewer NICs it sees, links that are slow it does not; None, the fastest, without NVLS or peer access."""
+    if broken.nics != where.nics:
+        return model_in(broken)
+    return model_in(where) if (broken.nvls, broken.shape) == (where.nvls, where.shape) else None
+
+
 def said(where, broken, collective="all_reduce", *, late_s=0.0, factor=1.0, noise=0.0, seed=0):
     """What is said of the curve of `broken` by someone who believes in `where`."""
-    times = (predict_in(broken, collective, SIZES).time_s + late_s) * factor
+    times = (predict_in(broken, collective, SIZES, model=_runs(where, broken)).time_s + late_s) * factor
     times *= np.exp(np.random.default_rng(seed).normal(0, noise, len(SIZES)))
-    best = named(where, SIZES, fits(where, collective, SIZES, times.tolist()))
+    best = named(fits(where, collective, SIZES, times.tolist()))
     return None if best is None else best.hypothesis.kind
 
 
@@ -99,7 +106,7 @@ def test_a_fault_of_no_known_shape_is_not_forced_into_one():
     """Large sizes twenty times slower, the others healthy: more than one NIC of eight or half the lanes could explain, and not TCP."""
     where = where_of("dgx-h100", 4)
     times = predict_in(where, "all_reduce", SIZES).time_s * np.where(np.array(SIZES) >= 1 << 26, 40.0, 1.0)
-    assert named(where, SIZES, fits(where, "all_reduce", SIZES, times.tolist())) is None
+    assert named(fits(where, "all_reduce", SIZES, times.tolist())) is None
 
 
 @given(times=st.lists(st.floats(1e-6, 10.0), min_size=1, max_size=12))
@@ -133,14 +140,14 @@ def table(times_s, ranks=16, *, mark=True):
 
 
 TWO = where_of("dgx-h100", 2)
-ONE_NIC = predict_in(one_nic(TWO), "all_reduce", SIZES).time_s
+ONE_NIC = predict_in(one_nic(TWO), "all_reduce", SIZES, model=model_in(one_nic(TWO))).time_s
 IBSTAT = "".join(NIC.format(nic=nic) for nic in range(8))
 SETTING = "node0:1000:1000 [0] NCCL INFO NCCL_ALGO set by environment to Ring.\n"
 CASES = (
     fires("curve_of_a_fault", "link-rate-degraded", {"table.txt": table(ONE_NIC), "ibstat.txt": IBSTAT}, severity="major"),
     near_miss("curve_of_a_fault", "nobody says which NICs the nodes have", table(ONE_NIC, mark=False)),
     near_miss("curve_of_a_fault", "a variable chooses the algorithm", {"table.txt": table(ONE_NIC, mark=False), "ibstat.txt": IBSTAT, "nccl.log": SETTING}),
-    near_miss("curve_of_a_fault", "a healthy curve", {"table.txt": table(predict_in(TWO, "all_reduce", SIZES).time_s, mark=False), "ibstat.txt": IBSTAT}),
+    near_miss("curve_of_a_fault", "a healthy curve", {"table.txt": table(predict_in(TWO, "all_reduce", SIZES, model=model_in(TWO)).time_s, mark=False), "ibstat.txt": IBSTAT}),
 )  # fmt: skip
 
 
@@ -161,5 +168,5 @@ def test_what_a_log_contradicts_is_no_hypothesis():
     times = predict_in(sockets(where), "all_reduce", SIZES).time_s
     found = fits(where, "all_reduce", SIZES, times.tolist(), excluded={"TCP sockets instead of RDMA"})
     assert "socket-fallback" not in {fit.hypothesis.kind for fit in found}
-    best = named(where, SIZES, found)
+    best = named(found)
     assert best is None

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from busbw.collectives import violations
 from busbw.collectives.bounds import CapacityGraph, throughput_bound
 from busbw.synthesis import RankLinks, Transfers, synthesise_greedily
+from busbw.synthesis.greedy import GREEDY_COLLECTIVES
 from busbw.synthesis.rank_links import cut_bound_s, narrow_clusters
 
 GIB = float(1 << 30)
@@ -48,6 +49,33 @@ def shuffled(rows: list[tuple[int, int, float]], seed: int = 0, alpha_s: float =
     return RankLinks.of(ranks, [kept[i] for i in lots.permutation(len(kept))])
 
 
+def promise(found: Transfers) -> tuple[list[frozenset[int]], list[frozenset[int]], frozenset[int]]:
+    """Who holds each chunk at the beginning and who must in the end, chunks numbered as Schedule does; all ranks."""
+    everyone = frozenset(range(found.ranks))
+    alone = [frozenset({r}) for r in range(found.ranks)]
+    each = found.chunks // found.ranks
+    owners = [r for r in alone for _ in range(each)]
+    root = [alone[found.root or 0]] * found.chunks
+    everywhere = [everyone] * found.chunks
+    match found.collective:
+        case "all_gather":
+            return owners, everywhere, everyone
+        case "reduce_scatter":
+            return everywhere, owners, everyone
+        case "all_reduce":
+            return everywhere, everywhere, everyone
+        case "broadcast":
+            return root, everywhere, everyone
+        case "reduce":
+            return everywhere, root, everyone
+        case "scatter":
+            return root, owners, everyone
+        case "gather":
+            return owners, root, everyone
+        case _:
+            return [r for r in alone for _ in range(found.chunks)], owners * found.ranks, everyone
+
+
 def assert_legal(found: Transfers, links: RankLinks) -> None:
     """Links carry one message at a time for as long as it takes; data is sent once it is there; in the end everyone has what it should.
 
@@ -64,14 +92,8 @@ def assert_legal(found: Transfers, links: RankLinks) -> None:
         assert {int(found.end_ps[t]) for t in rows} == {int(found.end_ps[rows[0]])}
         busy_until[link] = int(found.end_ps[rows[0]])
         assert busy_until[link] - begin == pytest.approx(needed * 1e12, abs=1 + len(rows))
-    everyone = frozenset(range(found.ranks))
-    values: dict[tuple[int, int], frozenset[int]] = {}
-    for c in range(found.chunks):
-        owner = c // (found.chunks // found.ranks) if found.root is None else found.root
-        if found.collective in {"all_gather", "broadcast"}:
-            values[owner, c] = frozenset({owner})
-        else:
-            values.update({(r, c): frozenset({r}) for r in everyone})
+    begin, end, everyone = promise(found)
+    values = {(r, c): frozenset({r}) for c, holders in enumerate(begin) for r in holders}
     # At one instant what arrives comes before what is sent.
     happenings = sorted(
         itertools.chain(
@@ -89,15 +111,9 @@ def assert_legal(found: Transfers, links: RankLinks) -> None:
             values[dst, chunk] |= flying[t]
         else:
             values[dst, chunk] = flying[t]
-    for c in range(found.chunks):
-        owner = c // (found.chunks // found.ranks) if found.root is None else found.root
-        match found.collective:
-            case "all_gather" | "broadcast":
-                assert all(values[r, c] == {owner} for r in everyone)
-            case "all_reduce":
-                assert all(values[r, c] == everyone for r in everyone)
-            case _:
-                assert values[owner, c] == everyone
+    for c, wanted in enumerate(end):
+        for r in wanted:
+            assert values[r, c] == (everyone if found.reduces.any() else frozenset(begin[c]))
 
 
 def share_of_bound(links: RankLinks) -> float:
@@ -138,7 +154,7 @@ def test_what_is_in_a_node_is_not_brought_again(nodes: int, inside: float):
 @given(
     ranks=st.integers(1, 9),
     extra=st.lists(st.tuples(st.integers(0, 8), st.integers(0, 8), st.sampled_from([7.0, 50.0, 450.0])), max_size=20),
-    collective=st.sampled_from(["all_gather", "reduce_scatter", "all_reduce", "broadcast", "reduce"]),
+    collective=st.sampled_from(GREEDY_COLLECTIVES),
     parts=st.sampled_from([None, 1, 3]),
     seed=st.integers(0, 3),
 )
@@ -166,6 +182,36 @@ def test_all_reduce_is_a_reduce_scatter_and_an_all_gather():
     links = shuffled(grid(4, 4, wraps=True))
     once, twice = (synthesise_greedily(c, links, GIB).time_s for c in ("all_gather", "all_reduce"))
     assert twice == pytest.approx(2 * once, rel=0.01)
+
+
+@pytest.mark.parametrize(("side", "share"), [(4, 0.85), (8, 0.90)])
+def test_all_to_all_keeps_the_links_of_a_torus_busy(side: int, share: float):
+    """Every link carries as much: the sum of distances over all pairs, times size / ranks, over the bandwidth of all links."""
+    links = shuffled(grid(side, side, wraps=True), alpha_s=0.0)
+    ahead = [min(d, side - d) for d in range(side)]
+    distances = side**2 * sum(a + b for a in ahead for b in ahead)
+    bound_s = distances * GIB / side**2 / (len(links) * 50 * GIB)
+    found = synthesise_greedily("all_to_all", links, GIB, parts=16 if side == 4 else 2)
+    assert_legal(found, links)
+    assert found.time_s >= bound_s * (1 - 1e-6)
+    assert bound_s / found.time_s >= share
+
+
+def test_scatter_keeps_the_links_of_the_root_busy():
+    """15 of 16 parts leave over four links; gather is the same backwards."""
+    links = shuffled(grid(4, 4, wraps=True), alpha_s=0.0)
+    for collective in ("scatter", "gather"):
+        found = synthesise_greedily(collective, links, GIB, root=5, parts=16)
+        assert_legal(found, links)
+        assert 15 / 16 / 200 / 0.93 >= found.time_s >= 15 / 16 / 200 * (1 - 1e-6)
+
+
+def test_a_detour_is_taken_where_the_short_way_is_full():
+    """From 0 to 3 leads one link of 1 GB/s, and a way over 1 and 2 of 10 GB/s: prices rise until most goes round."""
+    links = RankLinks.of(4, [(0, 3, 1e9, 0.0), (0, 1, 1e10, 0.0), (1, 2, 1e10, 0.0), (2, 3, 1e10, 0.0)])
+    found = synthesise_greedily("scatter", links, 4e9)
+    assert_legal(found, links)
+    assert found.time_s <= 3 * 1e9 / 1e10 * 1.1  # three parts of 1 GB leave over the wide link
 
 
 def test_doubled_bandwidths_halve_the_time_without_start_up():

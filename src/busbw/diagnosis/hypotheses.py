@@ -23,7 +23,6 @@ from busbw.errors import InputError
 from busbw.hardware import cluster_alike, find_accelerator, pcie_bytes_per_s
 
 if TYPE_CHECKING:
-    from busbw.nccl import Settings
     from busbw.prediction import Predictions, Situation
 
 __all__ = ["HEALTHY", "HYPOTHESES", "Fit", "Hypothesis", "Platform", "fits", "gpu_of", "healthy_of", "named", "network_of", "platform_of", "points_of"]  # fmt: skip
@@ -57,6 +56,8 @@ class Variant:
     where: Situation
     delay_s: float = 0.0
     detail: str = ""
+    is_unseen: bool = False
+    """Whether NCCL does not see it when it chooses, and so runs what it would run on a healthy machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +96,8 @@ class Fit:
     scatter: float
     """Median of the rows' distance from the level of their class."""
     posterior: float = 0.0
+    is_doubted: bool = False
+    """Of healthy: whether a class of sizes with enough rows lies clearly above its interval."""
 
 
 def _steps(low: float, high: float) -> list[float]:
@@ -103,7 +106,7 @@ def _steps(low: float, high: float) -> list[float]:
 
 
 def _healthy(where: Situation) -> list[Variant]:
-    return [Variant(where)]
+    return [Variant(where, is_unseen=True)]
 
 
 def _sockets(where: Situation) -> list[Variant]:
@@ -134,7 +137,7 @@ def _narrow_pcie(where: Situation) -> list[Variant]:
         return [Variant(replace(where, intra_bytes_per_s=narrow), 0.0, "GPUs on PCIe Gen3 x8")]
     if where.network_bytes_per_s / max(1, where.nics) <= narrow * 1.5:
         return []
-    return [Variant(replace(where, network_bytes_per_s=narrow * where.nics), 0.0, "NICs on PCIe Gen3 x8")]
+    return [Variant(replace(where, network_bytes_per_s=narrow * where.nics), 0.0, "NICs on PCIe Gen3 x8", True)]
 
 
 def _no_gpudirect(where: Situation) -> list[Variant]:
@@ -146,6 +149,7 @@ def _no_gpudirect(where: Situation) -> list[Variant]:
             replace(where, network_bytes_per_s=where.network_bytes_per_s * share),
             0.0,
             f"{share:.0%} of the network's rate",
+            True,
         )
         for share in _steps(0.3, 0.6)
     ]
@@ -173,7 +177,7 @@ def _through_host(where: Situation) -> list[Variant]:
 def _half_nvlinks(where: Situation) -> list[Variant]:
     if where.domains > 1 or where.shape == "none":
         return []
-    return [Variant(replace(where, intra_bytes_per_s=where.intra_bytes_per_s / 2), 0.0, "half of the links")]
+    return [Variant(replace(where, intra_bytes_per_s=where.intra_bytes_per_s / 2), 0.0, "half of the links", True)]
 
 
 def _slow_rank(where: Situation) -> list[Variant]:
@@ -288,9 +292,9 @@ def healthy_of(facts: Facts, curve: Curve) -> Predictions | None:
     sizes = sorted({p.size_bytes for p in curve.points if p.size_bytes and p.size_bytes < 1 << 60})
     if platform is None or not sizes:
         return None
-    from busbw.prediction import predict_in  # noqa: PLC0415 - as above
+    from busbw.prediction import model_in, predict_in  # noqa: PLC0415 - as above
 
-    return predict_in(platform.where, curve.collective or "", sizes)
+    return predict_in(platform.where, curve.collective or "", sizes, model=model_in(platform.where))
 
 
 def fits(
@@ -300,21 +304,28 @@ def fits(
     times_s: Sequence[float],
     *,
     excluded: Collection[str] = (),
-    settings: Settings | None = None,
 ) -> list[Fit]:
     """Every hypothesis with its best variant, posteriors summing to 1, the most probable first.
 
-    excluded: names of those that other facts rule out. Raises InputError where the settings leave nothing to run.
+    excluded: names of those that other facts rule out. Empty without a row that has a size and a time.
     """
-    from busbw.prediction import load_calibration, predict_in, size_class  # noqa: PLC0415 - as above
+    from busbw.prediction import model_in, predict_in, size_class  # noqa: PLC0415 - as above
 
-    sizes = [size for size, time_s in zip(sizes_bytes, times_s, strict=True) if 0 < size < 1 << 60 and time_s > 0]
-    times = np.array(
-        [time_s for size, time_s in zip(sizes_bytes, times_s, strict=True) if 0 < size < 1 << 60 and time_s > 0]
-    )
+    known = [
+        (size, time_s) for size, time_s in zip(sizes_bytes, times_s, strict=True) if 0 < size < 1 << 60 and time_s > 0
+    ]
+    sizes, times = [size for size, _ in known], np.array([time_s for _, time_s in known])
+    if not sizes:
+        return []
     classes = [size_class(size) for size in sizes]
-    calibration = load_calibration()
-    widths = {name: calibration.interval(where, size) for name, size in zip(classes, sizes, strict=True)}
+    model = model_in(where)
+    healthy = predict_in(where, collective, sizes, model=model)
+    widths = {
+        name: (float(low), float(high))
+        for name, low, high in zip(
+            classes, healthy.low_s / healthy.time_s, healthy.high_s / healthy.time_s, strict=True
+        )
+    }
     found = []
     for hypothesis in HYPOTHESES:
         if hypothesis.name in excluded:
@@ -322,7 +333,8 @@ def fits(
         best: Fit | None = None
         variants = hypothesis.variants(where)
         for variant in variants:
-            modelled = predict_in(variant.where, collective, sizes, settings=settings).time_s + variant.delay_s
+            runs = model if variant.is_unseen else None
+            modelled = predict_in(variant.where, collective, sizes, model=runs).time_s + variant.delay_s
             residual = np.log(times / modelled)
             spreads = {}
             for name, (low, high) in widths.items():
@@ -332,6 +344,15 @@ def fits(
             fit = _fit(hypothesis, variant.detail, classes, residual, spreads)
             # A figure that was chosen to fit says less.
             fit = replace(fit, log_likelihood=fit.log_likelihood - math.log(len(variants)))
+            if hypothesis is HEALTHY:
+                fit = replace(
+                    fit,
+                    is_doubted=any(
+                        _is_slow(fit, name, classes, widths[name][1])
+                        for name in ("small", "large")
+                        if name in fit.levels
+                    ),
+                )
             if best is None or fit.log_likelihood > best.log_likelihood:
                 best = fit
         if best is not None:
@@ -365,22 +386,18 @@ def _fit(
     return Fit(hypothesis, detail, total, levels, worst, scatter)
 
 
-def named(where: Situation, sizes_bytes: Sequence[int], found: Sequence[Fit]) -> Fit | None:
-    """The fault that the curve shows; None unless healthy does not fit and one kind of fault fits, clearly better than all others."""
-    from busbw.prediction import load_calibration, size_class  # noqa: PLC0415 - as above
+def _is_slow(fit: Fit, name: str, classes: Sequence[str], high: float) -> bool:
+    return classes.count(name) >= _FEWEST_ROWS and fit.levels[name] > math.log(high * _MISFIT)
 
+
+def named(found: Sequence[Fit]) -> Fit | None:
+    """The fault that the curve shows; None unless healthy does not fit and one kind of fault fits, clearly better than all others."""
     healthy = next((fit for fit in found if fit.hypothesis is HEALTHY), None)
-    if healthy is None or not found or found[0].hypothesis is HEALTHY:
+    if healthy is None or not healthy.is_doubted:
         return None
-    classes = [size_class(size) for size in sizes_bytes]
-    calibration = load_calibration()
-    doubted = False
-    for size, name in zip(sizes_bytes, classes, strict=True):
-        if name != "middle" and classes.count(name) >= _FEWEST_ROWS:
-            doubted |= healthy.levels.get(name, 0.0) > math.log(calibration.interval(where, size)[1] * _MISFIT)
     best = found[0]
     alike = sum(fit.posterior for fit in found if fit.hypothesis.kind == best.hypothesis.kind)
-    return best if doubted and alike >= _CLEARLY and best.worst_level <= _GOOD_LEVEL else None
+    return best if best is not healthy and alike >= _CLEARLY and best.worst_level <= _GOOD_LEVEL else None
 
 
 @cache

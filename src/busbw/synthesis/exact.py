@@ -16,9 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import coo_array
-from scipy.sparse.csgraph import shortest_path
 
-from busbw.synthesis.rank_links import RankLinks
+from busbw.synthesis.rank_links import RankLinks, hops_between
 from busbw.synthesis.transfers import Transfers
 
 __all__ = ["EXACT_COLLECTIVES", "MOST_RANKS", "ExactResult", "exact_frontier", "least_exact_steps", "search_exactly"]
@@ -151,19 +150,10 @@ def least_exact_steps(collective: str, links: RankLinks, *, root: int = 0) -> in
         {"reduce_scatter": "all_gather", "reduce": "broadcast", "all_reduce": "all_gather"}.get(collective, collective),
         links.ranks, 1, root,
     )  # fmt: skip
-    hops = float(np.where(wanted, _hops(turned)[source], 0).max(initial=0))
+    hops = float(np.where(wanted, hops_between(turned)[source], 0).max(initial=0))
     if hops == inf:
         raise ValueError("some rank can't be reached over the links")
     return max(1, int(hops)) * (2 if collective == "all_reduce" else 1)
-
-
-def _hops(links: RankLinks) -> NDArray[np.float64]:
-    """(ranks, ranks): links on the shortest way."""
-    ones = np.ones(len(links))
-    matrix = coo_array((ones, (links.src, links.dst)), shape=(links.ranks, links.ranks)).tocsr()
-    matrix.data[:] = 1.0  # parallel links were added up
-    hops: NDArray[np.float64] = shortest_path(matrix, unweighted=True)
-    return hops
 
 
 def _demand(collective: str, ranks: int, parts: int, root: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
@@ -199,7 +189,7 @@ class _Program:
         whole = [int(r * scale) for r in ratios]
         common = gcd(*whole) or 1
         self.capacity = np.array(whole, np.int64) // common
-        hops = _hops(links)
+        hops = hops_between(links)
         chunk, link, step = np.meshgrid(
             np.arange(len(self.source)), np.arange(len(links)), np.arange(steps), indexing="ij"
         )

@@ -11,9 +11,9 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
+from scipy.sparse.csgraph import connected_components, shortest_path
 
-__all__ = ["RankLinks", "cut_bound_s", "narrow_clusters"]
+__all__ = ["RankLinks", "cut_bound_s", "hops_between", "narrow_clusters"]
 
 _DISTINCT = 1.05
 """A guess: bandwidths closer than this are one class, so that measured ones do not make a cluster a link."""
@@ -142,3 +142,11 @@ def cut_bound_s(links: RankLinks, size_bytes: float, clusters: Iterable[NDArray[
             return float("inf")
         worst = max(worst, (1 - len(members) / links.ranks) / total)
     return size_bytes * worst
+
+
+def hops_between(links: RankLinks) -> NDArray[np.float64]:
+    """(ranks, ranks): links on the shortest way from one rank to another; infinite where there is none."""
+    ones = np.ones(len(links))
+    matrix = coo_array((ones, (links.src, links.dst)), shape=(links.ranks, links.ranks)).tocsr()
+    hops: NDArray[np.float64] = shortest_path(matrix, unweighted=True)
+    return hops

@@ -82,11 +82,12 @@ class Transfers:
         )
 
     def time_reversed(self) -> Transfers:
-        """The same backwards in time, each transfer the other way and adding: reduce_scatter of an all_gather, reduce of a broadcast."""
+        """The same backwards in time, each transfer the other way: reduce_scatter of an all_gather and reduce of a broadcast, which add, gather of a scatter."""
         end = int(self.end_ps.max(initial=0))
         order = np.argsort(end - self.end_ps, kind="stable")
+        collective = {"all_gather": "reduce_scatter", "broadcast": "reduce", "scatter": "gather"}[self.collective]
         return Transfers(
-            {"all_gather": "reduce_scatter", "broadcast": "reduce"}[self.collective],
+            collective,
             self.ranks,
             self.chunks,
             self.chunk_bytes,
@@ -97,7 +98,7 @@ class Transfers:
             self.link[order],
             end - self.end_ps[order],
             end - self.begin_ps[order],
-            np.ones(len(self), bool),
+            np.full(len(self), collective != "gather"),
         )
 
     def then(self, gathers: Transfers) -> Transfers:

@@ -70,6 +70,20 @@ class Lots {
   std::uint64_t state_;
 };
 
+inline void check_links(const MatchingLinks& links, std::int32_t ranks) {
+  const std::size_t count = links.src.size();
+  if (links.dst.size() != count || links.alpha_ps.size() != count || links.chunk_ps.size() != count)
+    throw std::invalid_argument("columns of links differ in length");
+  if (ranks < 1) throw std::invalid_argument("there must be a rank");
+  const auto is_rank = [ranks](std::int32_t rank) { return rank >= 0 && rank < ranks; };
+  for (std::size_t i = 0; i < count; ++i) {
+    if (!is_rank(links.src[i]) || !is_rank(links.dst[i]) || links.src[i] == links.dst[i])
+      throw std::invalid_argument("link " + std::to_string(i) + " joins no two ranks");
+    if (links.alpha_ps[i] < 0 || links.chunk_ps[i] < 0 || links.alpha_ps[i] + links.chunk_ps[i] <= 0)
+      throw std::invalid_argument("link " + std::to_string(i) + " takes no time");
+  }
+}
+
 inline std::size_t words_for(const MatchingDemand& demand) {
   return std::max<std::size_t>(1, (static_cast<std::size_t>(std::max(demand.chunks, 0)) + 63) / 64);
 }
@@ -121,18 +135,9 @@ class Matching {
   Word* row(std::vector<Word>& table, std::size_t index) { return table.data() + index * words(); }
 
   void check() const {
-    const std::size_t count = links_.src.size();
-    if (links_.dst.size() != count || links_.alpha_ps.size() != count || links_.chunk_ps.size() != count)
-      throw std::invalid_argument("columns of links differ in length");
-    if (demand_.ranks < 1) throw std::invalid_argument("there must be a rank");
+    detail::check_links(links_, demand_.ranks);
     if (demand_.chunks < 0 || demand_.source.size() != chunks()) throw std::invalid_argument("source must have one rank a chunk");
     const auto is_rank = [this](std::int32_t rank) { return rank >= 0 && rank < demand_.ranks; };
-    for (std::size_t i = 0; i < count; ++i) {
-      if (!is_rank(links_.src[i]) || !is_rank(links_.dst[i]) || links_.src[i] == links_.dst[i])
-        throw std::invalid_argument("link " + std::to_string(i) + " joins no two ranks");
-      if (links_.alpha_ps[i] < 0 || links_.chunk_ps[i] < 0 || links_.alpha_ps[i] + links_.chunk_ps[i] <= 0)
-        throw std::invalid_argument("link " + std::to_string(i) + " takes no time");
-    }
     for (const auto rank : demand_.source)
       if (!is_rank(rank)) throw std::invalid_argument("the source of a chunk is no rank");
     for (const auto& cluster : options_.clusters)

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from busbw.diagnosis.facts import Curve, Facts, lines_of
 from busbw.diagnosis.findings import Finding
 from busbw.diagnosis.hypotheses import Fit, Platform, fits, named, platform_of, points_of
-from busbw.errors import InputError
 from busbw.units import format_bytes, format_time_ns
 
 __all__ = ["RULES"]
@@ -34,11 +33,8 @@ def curve_of_a_fault(facts: Facts) -> Iterator[Finding]:
             continue
         sizes = [p.size_bytes or 0 for p in points]
         times = [(p.time_ns or 0) / 1e9 for p in points]
-        try:
-            found = fits(platform.where, curve.collective or "", sizes, times, excluded=_ruled_out(facts))
-        except InputError:
-            continue
-        best = named(platform.where, sizes, found)
+        found = fits(platform.where, curve.collective or "", sizes, times, excluded=_ruled_out(facts))
+        best = named(found)
         if best is not None:
             yield _finding(curve, platform, best, found)
 
