@@ -165,7 +165,10 @@ def verify_plan(plan: Plan, *, cut_messages: bool = False, most_instructions: in
     """
     ways = [in_place for in_place, meant in ((True, plan.in_place), (False, plan.out_of_place)) if meant]
     ranks = list(plan)
-    verdicts = [_verify(plan, ranks, in_place, _chunks_per_message(plan) if cut_messages else _WHOLE, most_instructions) for in_place in ways]
+    verdicts = [
+        _verify(plan, ranks, in_place, _chunks_per_message(plan) if cut_messages else _WHOLE, most_instructions)
+        for in_place in ways
+    ]
     if len(verdicts) < _IN_PLACE:
         return verdicts[0]
     known = {(violation.rule, violation.message) for violation in verdicts[0].violations}
@@ -275,7 +278,9 @@ def _sized(plan: Plan, rank: RankPlan, in_place: bool, wanted: tuple[int, int]) 
 # The run
 
 
-def _verify(plan: Plan, ranks: list[RankPlan], in_place: bool, chunks_per_message: int, most_instructions: int) -> Verdict:
+def _verify(
+    plan: Plan, ranks: list[RankPlan], in_place: bool, chunks_per_message: int, most_instructions: int
+) -> Verdict:
     promise = promise_of(plan)
     parts, slices, scratch_slices = _pieces(plan, ranks)
     check = PlanCheck(
@@ -325,7 +330,9 @@ def _verify(plan: Plan, ranks: list[RankPlan], in_place: bool, chunks_per_messag
     rows = table.tolist()
     violations += [words.violation(row) for row in rows if RULES[row[0]].name not in _STUCK]
     violations += words.stuck([row for row in rows if RULES[row[0]].name in _STUCK])
-    unchecked = () if promise or plan.collective == "barrier" else (f"the result, because {plan.collective} promises none",)
+    unchecked = (
+        () if promise or plan.collective == "barrier" else (f"the result, because {plan.collective} promises none",)
+    )
     once = {(one.rule, one.message): one for one in reversed(violations)}
     violations = [one for one in violations if once[one.rule, one.message] is one]
     return Verdict(tuple(violations), check.executed, check.bitwise_equal, unchecked)
