@@ -311,6 +311,10 @@ class BoundSchedule:
         found = np.unravel_index(flat, [extent for _, extent in self.sizes])
         return {axis: np.asarray(x, np.int64) for (axis, _), x in zip(self.sizes, found, strict=True)}
 
+    def transfer(self, number: int) -> Transfer:
+        """The transfer at this place of `transfers_of(body)`."""
+        return tuple(transfers_of(self.schedule.body))[number]
+
     def bound_where(self, **params: int) -> BoundSchedule:
         """The same with other parameters."""
         return replace(self, params=tuple((name, params.get(name, value)) for name, value in self.params))
