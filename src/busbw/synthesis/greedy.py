@@ -24,8 +24,8 @@ GREEDY_COLLECTIVES = (
 )  # fmt: skip
 
 _PARTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
-_MESSAGES = (1, 2, 4, 8, 16)
-_ROUNDS_AHEAD = (4, 8, 2, 16)
+_MESSAGES = (1, 2, 4, 8, 16, 64, 256)
+_ROUNDS_AHEAD = (8, 4, 2, 0)
 _WORK = 24e6
 """Transfers times 64-bit words of a set of chunks: about half a second on one core of 2020; more ways are tried while it lasts."""
 _MOST_TRANSFERS = 300_000
@@ -262,7 +262,7 @@ def _best_way(task: _Task, parts: int | None, most_chunks: int | None, work: flo
         for p, cut in enumerate(cuts)
         for m, message in enumerate(messages)
         for a in range(len(_ROUNDS_AHEAD))
-        if (message == 1 and a == 0) or 1 < message <= max(1, cut * task.owners // 16) or most_chunks
+        if (message == 1 and a == 0) or 1 < message <= max(1, cut * task.owners // 4) or most_chunks
     }
     cost = [task.cost(cut) for cut in cuts]
     best: Transfers | None = None
