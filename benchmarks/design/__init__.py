@@ -1,7 +1,7 @@
-"""The figures of designing: bounds and forests here, one file a family."""
+"""The figures of designing: one file a family."""
 
-from benchmarks.design import bounds
+from benchmarks.design import bounds, greedy
 
 __all__ = ["BENCHMARKS"]
 
-BENCHMARKS = (*bounds.BENCHMARKS,)
+BENCHMARKS = (*bounds.BENCHMARKS, *greedy.BENCHMARKS)
