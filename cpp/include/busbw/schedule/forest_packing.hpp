@@ -55,6 +55,7 @@ class ForestPacking {
     next_.assign(graph_.vertices(), -1);
     head_.assign(graph_.vertices(), -1);
     inside_.assign(gpus_, 0);
+    place_.assign(gpus_, 0);
     reverse_.assign(m, -1);
     std::unordered_map<std::uint64_t, std::int32_t> at;
     for (std::size_t e = 0; e < m; ++e) at.emplace(pair_of(graph_.src[e], graph_.dst[e]), static_cast<std::int32_t>(e));
@@ -309,6 +310,7 @@ class ForestPacking {
     subtree_.assign(1, v);
     for (std::size_t i = 0; i < subtree_.size(); ++i) {
       inside_[at(subtree_[i])] = 1;
+      place_[at(subtree_[i])] = i;
       for (auto w = first_child_[at(subtree_[i])]; w >= 0; w = sibling_[at(w)]) subtree_.push_back(w);
     }
   }
@@ -359,7 +361,7 @@ class ForestPacking {
         if (!whole) break;
         // To hang on w, its chain up to v turns round.
         const auto back = reversed_path(path[w]);
-        const std::size_t above = index_in_subtree(parent[w], i);
+        const std::size_t above = place_[at(parent[w])];
         gain_.push_back(back < 0 || gain_[above] == kFar ? kFar : gain_[above] + path_price(back) - path_price(path[w]));
         if (gain_.back() == kFar) continue;
       }
@@ -398,12 +400,6 @@ class ForestPacking {
     for (const auto w : subtree_) depth[w] = depth[parent[w]] + 1;
     clear_marks();
     return true;
-  }
-
-  [[nodiscard]] std::size_t index_in_subtree(std::int32_t v, std::size_t before) const {
-    for (std::size_t i = before; i-- > 0;)
-      if (subtree_[i] == v) return i;
-    return 0;
   }
 
   /// The path over the same links the other way; -1 where one has no other direction.
@@ -471,6 +467,7 @@ class ForestPacking {
   std::vector<double> base_, history_, price_, key_, cost_, gain_;
   std::vector<std::int32_t> parent_, path_, depth_, next_, pred_, head_, reverse_, touched_, subtree_, first_child_, sibling_, deepest_, distance_, chain_paths_, limit_of_;
   std::vector<std::uint8_t> inside_, on_chain_, put_back_;
+  std::vector<std::size_t> place_;
   std::vector<Entry> heads_;
   std::vector<std::pair<std::int32_t, std::int32_t>> turned_;
   std::vector<std::int32_t> path_begin_{0}, path_edges_;
