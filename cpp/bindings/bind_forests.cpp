@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "busbw/schedule/exchange_routing.hpp"
 #include "busbw/schedule/forest_packing.hpp"
 
 namespace nb = nanobind;
@@ -67,4 +68,30 @@ NB_MODULE(_forests, m) {
       },
       "is_gpu"_a, "src"_a, "dst"_a, "trees_allowed"_a, "roots"_a, "depth"_a, "sweeps"_a, "depth_price"_a, "seed"_a,
       "(excess, parents (T, N), ways (T, N), load (E,), way_begin, way_edges): trees from roots; excess 0 if no edge is in more than trees_allowed. depth 0: any.");
+
+  m.def(
+      "route_pairs",
+      [](const Column<std::uint8_t>& is_gpu, const Column<std::int32_t>& src, const Column<std::int32_t>& dst, const Column<std::int64_t>& pairs_allowed,
+         std::int32_t sweeps, std::uint64_t seed) {
+        const schedule::CapacityGraph graph{values(is_gpu), values(src), values(dst), values(pairs_allowed)};
+        std::vector<std::int64_t> begin;
+        std::vector<std::int32_t> edges;
+        std::int64_t left = 0;
+        {
+          nb::gil_scoped_release free;
+          schedule::ExchangeRouting routing(graph, seed);
+          left = routing.route(sweeps);
+          begin.reserve(routing.ways().size() + 1);
+          begin.push_back(0);
+          for (const auto& way : routing.ways()) {
+            edges.insert(edges.end(), way.begin(), way.end());
+            begin.push_back(static_cast<std::int64_t>(edges.size()));
+          }
+        }
+        const std::size_t begins = begin.size();
+        const std::size_t steps = edges.size();
+        return std::tuple(left, array_of(std::move(begin), {begins}), array_of(std::move(edges), {steps}));
+      },
+      "is_gpu"_a, "src"_a, "dst"_a, "pairs_allowed"_a, "sweeps"_a, "seed"_a,
+      "(excess, way_begin (N * N + 1,), way_edges): a way for every ordered pair, source * N + destination; excess 0 if no edge is in more than pairs_allowed.");
 }
