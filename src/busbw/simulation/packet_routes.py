@@ -160,8 +160,8 @@ class _Graph:
         """All shortest paths from vertices to goals; destinations: the slot of each goal and the node behind it."""
         fabric, base = where
         slot_of, after = destinations
-        goals = len(after)
-        starts = vertex * goals + goal
+        # By destination first, so that the nodes of one lie together.
+        starts = goal * fabric.vertices + vertex
         frontier = _distinct(starts)
         keys: list[IntArray] = []
         counts: list[IntArray] = []
@@ -172,7 +172,8 @@ class _Graph:
                 raise InputError(
                     f"a route of more than {_MOST_HOPS} links: the fabric does not lead to its destination"
                 )
-            at, to = frontier // goals, slot_of[frontier % goals]
+            to_goal, at = np.divmod(frontier, fabric.vertices)
+            to = slot_of[to_goal]
             choices = fabric.choices(at, to)
             if (choices < 1).any():
                 lost = int(np.flatnonzero(choices < 1)[0])
@@ -184,7 +185,7 @@ class _Graph:
             link = fabric.choice(at[repeat], to[repeat], number)
             reached = fabric.link_ends(link)[1]
             there = reached == to[repeat]
-            next_key = np.where(there, -1 - frontier[repeat] % goals, reached * goals + frontier[repeat] % goals)
+            next_key = np.where(there, -1 - to_goal[repeat], to_goal[repeat] * fabric.vertices + reached)
             keys.append(frontier)
             counts.append(choices)
             links.append(link + base)

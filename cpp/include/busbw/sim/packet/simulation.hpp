@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <stdexcept>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -43,6 +44,7 @@ class PacketSimulation {
     pack_routes();
     add_links(links);
     add_flows(flows);
+    routes_ = {};
     if (count(settings_.sample_every) > 0) set_timer(settings_.sample_every, kSample, 0);
   }
 
@@ -83,7 +85,7 @@ class PacketSimulation {
   std::size_t bytes() const {
     return wheel_.bytes() + pool_.bytes() + links_.capacity() * (sizeof(Link) + sizeof(LinkCounts)) +
            flows_.capacity() * (sizeof(Flow) + sizeof(FlowResult)) + received_.capacity() * 8 + samples_.capacity() * 4 +
-           (routes_.first.capacity() + routes_.link.capacity() + routes_.node.capacity()) * 4 + reports_.capacity() * sizeof(reports_[0]);
+           steps_.capacity() * sizeof(Step) + sets_.capacity() * 4 + reports_.capacity() * sizeof(reports_[0]);
   }
 
   /// Links that wait for one another, each for room behind the next, as found when nothing moves any more: a cycle, or a chain to where it ends.
@@ -200,28 +202,52 @@ class PacketSimulation {
         throw std::invalid_argument("choice " + std::to_string(c) + " of the routes points outside");
   }
 
-  /// A node of one choice is that choice; one of several says where they are and how many.
+  /// A node of one choice is that choice. One of several names a set of links, which many nodes share, and the node behind the first.
   struct Step {
-    std::uint32_t link;  ///< with kSeveral the first of them
-    std::uint32_t node;  ///< with kSeveral their number, else kNone at the destination
+    std::uint32_t link;  ///< with kSeveral a place in sets_: number, stride, links
+    std::uint32_t node;  ///< behind the first link; those behind the others follow in steps of the stride
   };
   static constexpr std::uint32_t kSeveral = 1U << 31;
-  static constexpr bool is_several(Step step) { return step.node != kNone && (step.node & kSeveral) != 0; }
+  static constexpr std::uint32_t kListed = ~0U;  ///< a stride: nodes are listed after the links
+  static constexpr bool is_several(Step step) { return (step.link & kSeveral) != 0; }
 
   void pack_routes() {
     const std::size_t nodes = routes_.first.size() - 1;
-    if (nodes >= kSeveral || routes_.link.size() >= kSeveral) throw std::invalid_argument("more than 2^31 nodes or choices of routes");
     steps_.resize(nodes);
+    std::unordered_multimap<std::uint64_t, std::uint32_t> known;
+    std::vector<std::uint32_t> set;
     for (std::size_t n = 0; n < nodes; ++n) {
       const std::uint32_t first = routes_.first[n];
       const std::uint32_t choices = routes_.first[n + 1] - first;
-      if (choices == 1) {
-        steps_[n] = {routes_.link[first], routes_.node[first]};
-      } else {
-        steps_[n] = {static_cast<std::uint32_t>(choices_.size()), kSeveral | choices};
-        for (std::uint32_t c = 0; c < choices; ++c) choices_.push_back({routes_.link[first + c], routes_.node[first + c]});
-      }
+      steps_[n] = {routes_.link[first], routes_.node[first]};
+      if (choices == 1) continue;
+      const std::uint32_t stride = routes_.node[first + 1] - routes_.node[first];
+      bool even = stride < kSeveral;
+      for (std::uint32_t c = 1; c < choices; ++c) even = even && routes_.node[first + c] - routes_.node[first + c - 1] == stride;
+      set.assign({choices, even ? stride : kListed});
+      for (std::uint32_t c = 0; c < choices; ++c) set.push_back(routes_.link[first + c]);
+      if (!even)
+        for (std::uint32_t c = 0; c < choices; ++c) set.push_back(routes_.node[first + c]);
+      steps_[n].link = kSeveral | place_of(set, known);
     }
+  }
+
+  std::uint32_t place_of(const std::vector<std::uint32_t>& set, std::unordered_multimap<std::uint64_t, std::uint32_t>& known) {
+    std::uint64_t hash = 0;
+    for (const std::uint32_t one : set) hash = mixed(hash ^ one);
+    for (auto [at, end] = known.equal_range(hash); at != end; ++at)
+      if (std::equal(set.begin(), set.end(), sets_.begin() + at->second)) return at->second;
+    if (sets_.size() + set.size() >= kSeveral) throw std::invalid_argument("more than 2^31 choices of routes");
+    const auto place = static_cast<std::uint32_t>(sets_.size());
+    sets_.insert(sets_.end(), set.begin(), set.end());
+    known.emplace(hash, place);
+    return place;
+  }
+
+  /// What a choice of a node of several leads to.
+  Step taken_step(Step step, std::uint32_t which) const {
+    const std::uint32_t* set = &sets_[step.link & ~kSeveral];
+    return {set[2 + which], set[1] == kListed ? set[2 + set[0] + which] : step.node + set[1] * which};
   }
 
   void add_links(const LinkColumns& columns) {
@@ -353,26 +379,18 @@ class PacketSimulation {
           __builtin_prefetch(&steps_[packet.node]);
       }
     }
-    if (wheel_.has_ahead(3) && Event::kind(wheel_.ahead(3)) == kArrive) {
-      const Packet& packet = pool_[Event::index(wheel_.ahead(3))];
+    if (wheel_.has_ahead(2) && Event::kind(wheel_.ahead(2)) == kArrive) {
+      const Packet& packet = pool_[Event::index(wheel_.ahead(2))];
       if (packet.node != kNone) {
         const Step step = steps_[packet.node];
-        if (is_several(step))
-          __builtin_prefetch(&choices_[likely_choice(packet, step)]);
-        else
-          prefetch_link(step.link);
+        prefetch_link(is_several(step) ? sets_[(step.link & ~kSeveral) + 2 + likely_choice(packet, &sets_[step.link & ~kSeveral])] : step.link);
       }
     }
-    if (wheel_.has_ahead(1) && Event::kind(wheel_.ahead(1)) == kArrive) {
-      const Packet& packet = pool_[Event::index(wheel_.ahead(1))];
-      if (packet.node != kNone)
-        if (const Step step = steps_[packet.node]; is_several(step)) prefetch_link(choices_[likely_choice(packet, step)].link);
-    }
   }
-  std::uint32_t likely_choice(const Packet& packet, Step step) const {
-    const std::uint32_t choices = step.node & ~kSeveral;
-    if (settings_.choice == Choice::kEntropy) return step.link + by_entropy(packet, choices);
-    return step.link + ((choices & (choices - 1)) == 0 ? packet.path & (choices - 1) : packet.path % choices);
+  std::uint32_t likely_choice(const Packet& packet, const std::uint32_t* set) const {
+    if (settings_.choice == Choice::kEntropy) return by_entropy(packet, set);
+    const std::uint32_t choices = set[0];
+    return (choices & (choices - 1)) == 0 ? packet.path & (choices - 1) : packet.path % choices;
   }
   void prefetch_link(std::uint32_t link) const { __builtin_prefetch(&links_[link], 1); }
   void prefetch_subject(std::uint32_t what) const {
@@ -472,14 +490,15 @@ class PacketSimulation {
   void forward(std::uint32_t index) {
     Packet& packet = pool_[index];
     Step step = steps_[packet.node];
-    if (is_several(step)) step = choices_[step.link + choose(packet, step.link, step.node & ~kSeveral)];
+    if (is_several(step)) step = taken_step(step, choose(packet, &sets_[step.link & ~kSeveral]));
     packet.ingress = packet.link;
     packet.link = step.link;
     packet.node = step.node;
     enqueue(index);
   }
 
-  std::uint32_t choose(Packet& packet, std::uint32_t first, std::uint32_t choices) {
+  std::uint32_t choose(Packet& packet, const std::uint32_t* set) {
+    const std::uint32_t choices = set[0];
     switch (settings_.choice) {
       case Choice::kPaths: {
         if ((choices & (choices - 1)) == 0) {
@@ -491,7 +510,7 @@ class PacketSimulation {
         packet.path /= choices;
         return which;
       }
-      case Choice::kEntropy: return by_entropy(packet, choices);
+      case Choice::kEntropy: return by_entropy(packet, set);
       case Choice::kRandom: return below(draw(), choices);
       case Choice::kAdaptive: {
         const std::uint32_t from = below(draw(), choices);
@@ -499,7 +518,7 @@ class PacketSimulation {
         std::int64_t least = INT64_MAX;
         for (std::uint32_t i = 0; i < choices; ++i) {
           const std::uint32_t which = from + i < choices ? from + i : from + i - choices;
-          const Link& link = links_[choices_[first + which].link];
+          const Link& link = links_[set[2 + which]];
           // What is on its way is counted in full: a free link wins over one that is about to be.
           const std::int64_t here = queued(link) + ((link.paused >> 1) != 0 ? std::int64_t{1} << 40 : 0);
           if (here < least) {
@@ -513,8 +532,9 @@ class PacketSimulation {
     return 0;
   }
 
-  static std::uint32_t by_entropy(const Packet& packet, std::uint32_t choices) {
-    return below(mixed(packet.path ^ static_cast<std::uint64_t>(packet.node) << 32), choices);
+  /// A switch's hash: its first link stands for the switch, so that each has its own.
+  static std::uint32_t by_entropy(const Packet& packet, const std::uint32_t* set) {
+    return below(mixed(packet.path ^ static_cast<std::uint64_t>(set[2]) << 32), set[0]);
   }
 
   std::uint64_t draw() { return mixed(settings_.seed * 0x9E3779B97F4A7C15ULL + ++drawn_); }
@@ -1355,7 +1375,7 @@ class PacketSimulation {
   Settings settings_;
   Routes routes_;
   std::vector<Step> steps_;
-  std::vector<Step> choices_;
+  std::vector<std::uint32_t> sets_;
   EventWheel wheel_;
   PacketPool pool_;
   std::vector<Link> links_;
