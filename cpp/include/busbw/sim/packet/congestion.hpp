@@ -20,18 +20,29 @@ struct DcqcnSender {
   std::int32_t timer_rounds = 0;
   std::int32_t byte_rounds = 0;
   std::int64_t bytes = 0;  ///< since the byte counter last fired
+  Picoseconds alpha_due{0};     ///< when the timers fire; a notification starts them anew
+  Picoseconds increase_due{0};
 
-  void notified(const DcqcnSettings& with) {
+  void begin(const DcqcnSettings& with, Picoseconds now) {
+    alpha_due = now + with.alpha_timer;
+    increase_due = now + with.increase_timer;
+  }
+  void notified(const DcqcnSettings& with, Picoseconds now) {
     target = rate;
     rate = std::max(with.least_bytes_per_s, rate * (1 - alpha / 2));
     alpha = (1 - with.g) * alpha + with.g;
     timer_rounds = byte_rounds = 0;
     bytes = 0;
+    begin(with, now);
   }
-  void alpha_timer(const DcqcnSettings& with) { alpha = (1 - with.g) * alpha; }
+  void alpha_timer(const DcqcnSettings& with) {
+    alpha = (1 - with.g) * alpha;
+    alpha_due += with.alpha_timer;
+  }
   void increase_timer(const DcqcnSettings& with) {
     ++timer_rounds;
     increase(with);
+    increase_due += with.increase_timer;
   }
   void sent(const DcqcnSettings& with, std::int64_t count) {
     bytes += count;

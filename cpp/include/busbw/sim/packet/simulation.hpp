@@ -422,14 +422,14 @@ class PacketSimulation {
       case kAlpha:
         --timers_;
         if (flows_[index].complete) break;
-        dcqcn_[index].alpha_timer(settings_.dcqcn);
-        set_timer(settings_.dcqcn.alpha_timer, kAlpha, index);
+        if (dcqcn_[index].alpha_due <= now_) dcqcn_[index].alpha_timer(settings_.dcqcn);
+        set_timer(dcqcn_[index].alpha_due, kAlpha, index);
         break;
       case kIncrease:
         --timers_;
         if (flows_[index].complete) break;
-        dcqcn_[index].increase_timer(settings_.dcqcn);
-        set_timer(settings_.dcqcn.increase_timer, kIncrease, index);
+        if (dcqcn_[index].increase_due <= now_) dcqcn_[index].increase_timer(settings_.dcqcn);
+        set_timer(dcqcn_[index].increase_due, kIncrease, index);
         break;
       case kTimeout: timeout(index); break;
       default: sample(); break;
@@ -437,16 +437,16 @@ class PacketSimulation {
   }
 
   /// An event that moves nothing by itself: if only such are left, the network stands still.
-  void set_timer(Picoseconds after, Kind kind, std::uint32_t index) {
+  void set_timer(Picoseconds when, Kind kind, std::uint32_t index) {
     ++timers_;
-    wheel_.push(now_ + after, event(kind, index));
+    wheel_.push(when, event(kind, index));
   }
 
   void sample() {
     --timers_;
     sample_times_.push_back(count(now_));
     for (const Link& link : links_) samples_.push_back(static_cast<std::int32_t>(queued(link)));
-    if (unfinished_ > 0) set_timer(settings_.sample_every, kSample, 0);
+    if (unfinished_ > 0) set_timer(now_ + settings_.sample_every, kSample, 0);
   }
 
   // ---- Links and switches
@@ -805,8 +805,9 @@ class PacketSimulation {
     if (settings_.transport == Transport::kEqds) flow.speculative = std::max(1, settings_.window_packets) * packet_bytes();
     flow.next_send = now_;
     if (settings_.transport == Transport::kDcqcn) {
-      set_timer(settings_.dcqcn.alpha_timer, kAlpha, at);
-      set_timer(settings_.dcqcn.increase_timer, kIncrease, at);
+      dcqcn_[at].begin(settings_.dcqcn, now_);
+      set_timer(dcqcn_[at].alpha_due, kAlpha, at);
+      set_timer(dcqcn_[at].increase_due, kIncrease, at);
     }
     if (settings_.transport == Transport::kHpcc && reports_.empty()) reports_.resize(1);
     if (count(settings_.retransmit_after) > 0) wheel_.push(now_ + settings_.retransmit_after, event(kTimeout, at));
@@ -1349,7 +1350,7 @@ class PacketSimulation {
         flow.credit += settings_.transport == Transport::kEqds ? settings_.pull_bytes : 1;
         flow.pull_seen += settings_.pull_bytes;
         break;
-      case PacketKind::kNotify: dcqcn_[at].notified(settings_.dcqcn); break;
+      case PacketKind::kNotify: dcqcn_[at].notified(settings_.dcqcn, now_); break;
       default: break;
     }
     if ((packet.flags & kCarriesPull) != 0) ++flow.credit;
