@@ -1,10 +1,10 @@
-"""S5 and the packet half of S9: packets beside csg-htsim, flows beside packets."""
+"""S5 and the packet half of S9: packets beside csg-htsim, beside paper, and beside flows."""
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from benchmarks.rows import Benchmark, Measured, Options
@@ -100,6 +100,85 @@ def _packets(options: Options) -> Measured:
     return Measured([incast_s, spread_s, max(map(abs, errors.values()))], _HTSIM_CPU_S, note)
 
 
+def _cases(tree: Any, switch: Any) -> Iterator[tuple[str, float, float, float]]:
+    """(name, simulated, worked out on paper, share it may be off): the packet half of S9's textbook."""
+    import numpy as np
+
+    from busbw.hardware.fabrics import Torus
+    from busbw.simulation import PacketFlows, packet_settings, simulate_packets
+
+    roce, latency_s = packet_settings("roce"), 1e-6
+    send_s, control_s = roce.packet_bytes / _RATE, roce.control_bytes / _RATE
+    fixed = {"transport": roce, "routing": "d-mod-k"}
+    one = simulate_packets(PacketFlows.of(0, 1023, 4096), tree, **fixed)
+    yield "store and forward, 6 hops", float(one.delivered_s[0]), 6 * (send_s + latency_s), 1e-9
+    round_trip_s = 6 * (send_s + control_s + 2 * latency_s)
+    yield "the answer comes back", float(one.completed_s[0]), round_trip_s, 1e-9
+    many = simulate_packets(PacketFlows.of(0, 1023, 1000 * 4096), tree, **fixed)
+    yield "1,000 packets in a pipeline", float(many.delivered_s[0]), 6 * (send_s + latency_s) + 999 * send_s, 1e-9
+    pair = simulate_packets(PacketFlows.of([1, 2], 0, 500 * 4096), switch, **fixed)
+    yield "two flows share a link", float(pair.delivered_s.max()), 2 * latency_s + 1001 * send_s, 1e-9
+    crowd = simulate_packets(PacketFlows.of(range(1, 9), 0, 500 * 4096), switch, **fixed)
+    full_s = 2 * latency_s + 4001 * send_s
+    yield "PFC: the link never idles", float(crowd.delivered_s.max()), full_s, 1e-3
+    yield "PFC: nothing is lost", float(crowd.link_counts["dropped"].sum()), 0.0, 0.0
+    held = float((crowd.link_counts["pauses"] > 0).sum())
+    yield "PFC: all eight sources are paused", held, 8.0, 0.0
+    scarce = packet_settings("infiniband", credit_packets=1)
+    stall = simulate_packets(PacketFlows.of(0, 1, 100 * 4096), switch, transport=scarce, routing="d-mod-k")
+    wire_s = scarce.packet_bytes / _RATE
+    # The switch passes a packet on at once; room is known again a latency after that, two latencies and two sendings a packet.
+    paper_s = 99 * (2 * wire_s + 2 * latency_s) + 2 * (wire_s + latency_s)
+    yield "credit for one packet", float(stall.delivered_s[0]), paper_s, 1e-9
+    ring = Torus(5, (5,), switch.rates)
+    hops = np.arange(5)
+    cycle = PacketFlows.of(hops, (hops + 2) % 5, 200_000)
+    stuck = simulate_packets(cycle, ring, transport=scarce, routing="d-mod-k", partial=True)
+    yield "a cycle of credit is named", float(len(stuck.waiting_links)), 5.0, 0.0
+    pulled = packet_settings("ndp")
+    senders = simulate_packets(PacketFlows.of(range(1, 16), 0, 900_000), switch, transport=pulled)
+    link_s = 15 * 100 * pulled.packet_bytes / _RATE / pulled.pull_rate
+    base_s = 2 * (pulled.packet_bytes + pulled.control_bytes) / _RATE + 4 * latency_s
+    yield "incast: the receiver's link and a round trip", senders.last_s, link_s + base_s, 0.03
+    apart = simulate_packets(PacketFlows.of([0, 64], [512, 577], 500 * 4096), tree, **fixed)
+    yield (
+        "two flows on links of their own",
+        float(apart.delivered_s.max()),
+        6 * (send_s + latency_s) + 499 * send_s,
+        1e-9,
+    )
+    meet = simulate_packets(PacketFlows.of([0, 1], [512, 520], 500 * 4096), tree, **fixed)
+    yield "two flows on one uplink", float(meet.delivered_s.max()), 6 * (send_s + latency_s) + 999 * send_s, 1e-9
+
+
+def _textbook(options: Options) -> Measured:
+    """S9, packets: cases as worked out; a long flow and a ring that nobody shares, against what flows give."""
+    import numpy as np
+
+    from busbw.hardware.fabrics import SingleSwitch
+    from busbw.simulation import PacketFlows, packet_settings, simulate_packets
+
+    tree = _network(1024)
+    switch = SingleSwitch(16, tree.rates)
+    cases = list(_cases(tree, switch))
+    wrong = [
+        f"{name}: {got:.6g}, not {want:.6g}" for name, got, want, share in cases if abs(got - want) > share * abs(want)
+    ]
+    settings = packet_settings("roce")
+    headers = settings.packet_bytes / settings.payload_bytes
+    size = 2_000_000 if options.smoke else 50_000_000
+    ends = np.arange(16)
+    jobs = {"long flow": PacketFlows.of(0, 1, size), "ring": PacketFlows.of(ends, (ends + 1) % 16, size)}
+    errors = {
+        name: simulate_packets(flows, switch, transport=settings, routing="d-mod-k").last_s
+        / (size * headers / _RATE + 2e-6)
+        - 1
+        for name, flows in jobs.items()
+    }
+    note = "; ".join((*(f"{name} {error:+.2%}" for name, error in errors.items()), *wrong))
+    return Measured([len(cases) - len(wrong), max(map(abs, errors.values()))], note=note)
+
+
 BENCHMARKS = (
     Benchmark(
         "S5",
@@ -108,5 +187,12 @@ BENCHMARKS = (
         ("<=", (0.12, 0.5, 0.03)),
         _packets,
         sized=True,
+    ),
+    Benchmark(
+        "S9",
+        "textbook cases of packets as worked out; long flow and ring against flows, headers counted",
+        "of 12; share",
+        (">=;<=", (12.0, 0.03)),
+        _textbook,
     ),
 )
