@@ -1,0 +1,45 @@
+"""Simulation: task programs on clusters, run by a discrete-event core at max-min fair rates.
+
+Knows no algorithm by name. May import collectives, hardware, statistics, units and errors; never prediction.
+"""
+
+from busbw.simulation.program import (
+    Channel,
+    Compute,
+    Delay,
+    Drain,
+    Loop,
+    Others,
+    Peers,
+    Receive,
+    Send,
+    Shift,
+    Stream,
+    Table,
+    TaskProgram,
+)
+from busbw.simulation.simulate import Limits, Progress, StallError, simulate
+from busbw.simulation.timeline import Repeat, Tasks, Timeline
+
+__all__ = [
+    "Channel",
+    "Compute",
+    "Delay",
+    "Drain",
+    "Limits",
+    "Loop",
+    "Others",
+    "Peers",
+    "Progress",
+    "Receive",
+    "Repeat",
+    "Send",
+    "Shift",
+    "StallError",
+    "Stream",
+    "Table",
+    "TaskProgram",
+    "Tasks",
+    "Timeline",
+    "simulate",
+]
