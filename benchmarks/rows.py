@@ -9,19 +9,23 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 __all__ = ["Benchmark", "NotMeasurableError", "Options", "Row", "Value", "measure", "print_table"]
 
 Value: TypeAlias = float | int | bool | list[float] | list[int] | None
 """A list has the parts of a figure, in the order of its bar."""
 
-_HOLDS: Mapping[str, Callable[[float, float], bool]] = {
+_HOLDS: Mapping[str, Callable[[float, Any], bool]] = {
+    "in": lambda value, ends: bool(ends[0] <= value <= ends[1]),
     ">=": operator.ge,
     "<=": operator.le,
     "<": operator.lt,
     "==": operator.eq,
 }
+
+
+Bar: TypeAlias = tuple[str, Sequence[float | tuple[float, float]]]
 
 
 class NotMeasurableError(Exception):
@@ -57,8 +61,8 @@ class Benchmark:
     id: str
     what: str
     unit: str
-    bar: tuple[str, Sequence[float]]
-    """How the value compares (>=, <=, <, ==; with a semicolon between where its parts compare differently) and with what; one figure a part."""
+    bar: Bar
+    """How the value compares (>=, <=, <, ==, in; with a semicolon between where its parts compare differently) and with what; one figure a part, of `in` the two ends."""
     measure: Callable[[Options], Measured]
     sized: bool = False
     """Whether the value means nothing with --smoke, so that its bar is not judged then."""
@@ -120,7 +124,7 @@ def measure(group: str, benchmarks: Sequence[Benchmark], options: Options) -> It
         )
 
 
-def _holds(value: Value, bar: tuple[str, Sequence[float]]) -> bool | None:
+def _holds(value: Value, bar: Bar) -> bool | None:
     if value is None:
         return None
     parts = value if isinstance(value, list) else [value]
@@ -130,15 +134,19 @@ def _holds(value: Value, bar: tuple[str, Sequence[float]]) -> bool | None:
     )
 
 
-def _signs(bar: tuple[str, Sequence[float]]) -> list[str]:
+def _signs(bar: Bar) -> list[str]:
     signs = bar[0].split(";")
     return signs if len(signs) > 1 else signs * len(bar[1])
 
 
-def _shown_bar(bar: tuple[str, Sequence[float]]) -> str:
+def _shown_bar(bar: Bar) -> str:
     if ";" not in bar[0]:
-        return f"{bar[0]} {'; '.join(f'{limit:g}' for limit in bar[1])}"
-    return "; ".join(f"{sign} {limit:g}" for sign, limit in zip(_signs(bar), bar[1], strict=True))
+        return f"{bar[0]} {'; '.join(map(_shown_limit, bar[1]))}"
+    return "; ".join(f"{sign} {_shown_limit(limit)}" for sign, limit in zip(_signs(bar), bar[1], strict=True))
+
+
+def _shown_limit(limit: float | tuple[float, float]) -> str:
+    return f"{limit[0]:g} to {limit[1]:g}" if isinstance(limit, tuple) else f"{limit:g}"
 
 
 def print_table(rows: Iterator[Row]) -> list[Row]:

@@ -1,9 +1,9 @@
-"""The figures of simulating."""
+"""The figures of simulating: S1 to S12, one family a file."""
 
 from __future__ import annotations
 
-from benchmarks.simulate import packets
+from benchmarks.simulate import flow, packets
 
 __all__ = ["BENCHMARKS"]
 
-BENCHMARKS = packets.BENCHMARKS
+BENCHMARKS = (*flow.BENCHMARKS, *packets.BENCHMARKS)

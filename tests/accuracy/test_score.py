@@ -9,12 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from busbw.accuracy import REFUSALS, read_measured, score
+from busbw.accuracy.measured import PEAK_BYTES
 from busbw.errors import InputError
 from busbw.prediction import Situation, predict_in
 
 HARDWARE = {"gpu": "H100 SXM5 80GB", "gpus_per_node": 8, "nodes": 1, "intra_link": "NVLink4 + NVSwitch", "nic": "none used",
             "nics_per_node": 0, "nic_gbps": 0, "fabric": "none", "switch_inline_reduction": {"nvls": "yes"}}  # fmt: skip
-ONE_NODE = Situation(8, 1, "hopper", 450e9, "switch", "infiniband", 0.0, 1, True, False, "NCCL")
+ONE_NODE = Situation(8, 1, "hopper", 450e9, "switch", "infiniband", 0.0, 1, True, False, "NCCL", "dgx-h100")
 
 
 def write(tmp_path, name="invented", **changes):
@@ -45,10 +46,23 @@ def test_a_row_without_time_takes_it_from_bus_bandwidth(tmp_path):
     assert row.time_s == pytest.approx(0.01)
 
 
+def test_the_best_of_a_sweep_is_compared_where_bus_bandwidth_is_flat(tmp_path):
+    """A row of nccl-tests with bus bandwidth and no size states the best of a sweep. Twice the size is half the error of 1 %."""
+    table = read_measured(write(tmp_path, rows=[{"bytes": None, "time_us": None, "busbw_GBps": 480}]))
+    found = score([table])
+    twice, once = (
+        predict_in(ONE_NODE, "all_reduce", [size]).busbw_bytes_per_s for size in (2 * PEAK_BYTES, PEAK_BYTES)
+    )
+    assert twice / once == pytest.approx(1, abs=0.01)
+    assert found.rows[0].is_peak
+    assert found.rows[0].measured_s == pytest.approx(PEAK_BYTES * 1.75 / 480e9)
+    assert found.to_json()["sources"][0]["rows"][0]["size_bytes"] is None
+
+
 @pytest.mark.parametrize(
     ("changes", "row", "kind"),
     [
-        ({}, {"bytes": None, "busbw_GBps": 480}, "not-measured"),
+        ({"tool": "a profiler"}, {"bytes": None, "busbw_GBps": 480}, "not-measured"),
         ({}, {"bytes": 1024, "time_us": 0, "busbw_GBps": 0}, "not-measured"),
         ({"ranks": None}, {"bytes": 1024, "time_us": 10}, "layout-unknown"),
         ({"ranks": 7, "hardware": HARDWARE | {"nodes": 2}}, {"bytes": 1024, "time_us": 10}, "layout-unknown"),

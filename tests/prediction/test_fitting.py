@@ -50,8 +50,8 @@ def test_a_calibration_survives_its_file(tmp_path):
     [
         ("{}", "no calibration"),
         ("[" * 100_000, "no calibration"),
-        ('{"schema": 1, "parameters": {"launch_s": {"value": 0, "source": ""}}}', "no positive number"),
-        ('{"schema": 1, "parameters": {"launch_s": {"value": 1e-6, "source": "me"}}}', "lacks"),
+        ('{"schema": 2, "parameters": {"launch_s": {"value": 0, "source": ""}}}', "no positive number"),
+        ('{"schema": 2, "parameters": {"launch_s": {"value": 1e-6, "source": "me"}}}', "lacks"),
     ],
 )
 def test_a_damaged_calibration_is_refused_with_the_file_and_the_remedy(tmp_path, text, words):

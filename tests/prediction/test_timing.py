@@ -85,9 +85,9 @@ def test_two_domains_of_a_tree_pass_the_data_once_each_way():
 
 def test_all_to_all_sends_what_is_for_ranks_elsewhere_through_the_nics():
     """Each of 8 GPUs sends 8 of its 16 parts to the other domain: 8 * 8/16 S."""
-    (move,) = movements("all_to_all", H100)
-    assert move.inter_wire == pytest.approx(8 * 8 / 16)
-    assert move.intra_wire == pytest.approx(7 / 16)
+    for move in movements("all_to_all", H100):
+        assert move.inter_wire == pytest.approx(8 * 8 / 16)
+        assert move.intra_wire == pytest.approx(7 / 16)
 
 
 def test_open_paths_of_several_domains_use_a_mesh_better_than_rings_of_one():

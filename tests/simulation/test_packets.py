@@ -15,7 +15,7 @@ from busbw.simulation import (
     PACKET_ROUTINGS,
     TRANSPORTS,
     PacketFlows,
-    StalledError,
+    StallError,
     packet_settings,
     simulate_packets,
 )
@@ -118,7 +118,7 @@ def test_a_ring_of_links_without_credit_is_named():
     src = np.arange(5)
     flows = PacketFlows.of(src, (src + 2) % 5, 200_000)
     settings = packet_settings("infiniband", credit_packets=1)
-    with pytest.raises(StalledError, match=r"stands still.*->.*->"):
+    with pytest.raises(StallError, match=r"stands still.*->.*->"):
         simulate_packets(flows, ring, transport=settings, routing="d-mod-k")
     timeline = simulate_packets(flows, ring, transport=settings, routing="d-mod-k", partial=True)
     assert timeline.ended == "stalled"

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from busbw.accuracy.measured import MeasuredRow, MeasuredTable, curves_of, read_measured
 from busbw.collectives import collective_named
 from busbw.errors import InputError
 from busbw.hardware import find_accelerator
-from busbw.prediction import Curve, Movement, Situation, gpu_class, intra_rate, movements
+from busbw.prediction import (
+    Curve,
+    Movement,
+    Situation,
+    blueprint_of,
+    chosen,
+    gpu_class,
+    intra_rate,
+    model_in,
+    movements,
+)
 
 __all__ = ["curves_of_table", "found_files", "kernel_curves", "movements_of", "read_all"]
 
@@ -50,6 +61,13 @@ def movements_of(row: MeasuredRow) -> tuple[Movement, ...]:
     return tuple(left or every)
 
 
+def pick_of(
+    where: Situation, moves: Sequence[Movement], collective: str, size_bytes: npt.NDArray[np.float64]
+) -> npt.NDArray[np.int64]:
+    """The place among movements of what NCCL runs at each size, (S,)."""
+    return chosen(where, model_in(where), moves, collective, size_bytes.astype(np.int64).tolist())
+
+
 def curves_of_table(table: MeasuredTable) -> Iterator[Curve]:
     """The curves of a table of NCCL or RCCL; none of a table about something slow."""
     if table.health == "sick" or not table.library.upper().startswith(("NCCL", "RCCL")):
@@ -60,7 +78,8 @@ def curves_of_table(table: MeasuredTable) -> Iterator[Curve]:
         if moves and first.where.ranks > 1:
             sizes = np.array([row.size_bytes for row in rows], np.float64)
             times = np.array([row.time_s for row in rows], np.float64)
-            yield Curve(table.id, table.campaign, first.where, first.collective, sizes, times, moves)
+            pick = pick_of(first.where, moves, first.collective, sizes)
+            yield Curve(table.id, table.campaign, first.where, first.collective, sizes, times, moves, pick=pick)
 
 
 def kernel_curves(path: Path) -> list[Curve]:
@@ -104,6 +123,7 @@ def kernel_curves(path: Path) -> list[Curve]:
             nvls=(accelerator.compute_capability or 0) >= 90 and shape == "switch" and ranks >= _NVLS_RANKS,
             sharp=False,
             library="NCCL",
+            node=blueprint_of(accelerator),
         )
         moves = tuple(movements(collective, where))
         if moves:
@@ -117,6 +137,7 @@ def kernel_curves(path: Path) -> list[Curve]:
                     np.array(ordered, np.float64),
                     np.array([float(np.median(sizes[size])) * 1e-6 for size in ordered]),
                     moves,
+                    pick=pick_of(where, moves, collective, np.array(ordered, np.float64)),
                 )
             )
     return found

@@ -15,9 +15,9 @@ from typing import Any
 from busbw.collectives import bus_factor, collective_named
 from busbw.errors import InputError
 from busbw.hardware import Accelerator, find_accelerator, load_nodes
-from busbw.prediction import Situation, gpu_class, intra_rate, network_class
+from busbw.prediction import Situation, blueprint_of, gpu_class, intra_rate, network_class
 
-__all__ = ["REFUSALS", "MeasuredRow", "MeasuredTable", "Refusal", "read_measured"]
+__all__ = ["PEAK_BYTES", "REFUSALS", "WORKLOADS", "MeasuredRow", "MeasuredTable", "Refusal", "allowed_by", "read_measured"]  # fmt: skip
 
 REFUSALS = ("layout-unknown", "not-measured", "hardware-unknown", "unsupported")
 _MOST_FILE_BYTES = 16 << 20
@@ -28,13 +28,18 @@ _US, _GIGA, _GBIT = 1e-6, 1e9, 1e9 / 8
 _NVLINK_DOMAIN = 72
 """GPUs of a rack of GB200 or GB300 NVL72. Source: data/hardware.json."""
 _COLLECTIVE_TESTS = ("nccl-tests", "rccl-tests")
+WORKLOADS = ("training", "inference")
+"""Kinds of workload files, whose rows are refused until workloads are predicted."""
+PEAK_BYTES = 16 << 30
+"""At which the best bus bandwidth of a sweep without a size is compared: from there on it is flat, so that the error of the
+bandwidth is that of the time at any large size."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A row that is not scored, and why. row: its number in the table; None for the whole table."""
+    """A row that is not scored, and why. row: its number in the table, or its own id; None for the whole table."""
 
-    row: int | None
+    row: int | str | None
     kind: str
     reason: str
 
@@ -46,11 +51,14 @@ class MeasuredRow:
     row: int
     collective: str
     size_bytes: int
+    """Where only the best of a sweep is stated, PEAK_BYTES."""
     time_s: float
     where: Situation
     algorithms: frozenset[str] | None
     """What the settings of the run leave; None: all."""
     protocols: frozenset[str] | None
+    is_peak: bool = False
+    """The best bus bandwidth of a sweep, whose size is not stated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +83,9 @@ class MeasuredTable:
 
     @property
     def group(self) -> str:
-        """The group of its line in the score: the platform, or p2p for tools that move between pairs."""
+        """The group of its line in the score: the platform, p2p for tools that move between pairs, or the kind of workload."""
+        if self.tool in WORKLOADS:
+            return self.tool
         return self.platform if self.tool in _COLLECTIVE_TESTS else "p2p"
 
 
@@ -170,13 +180,16 @@ def _row(
     ranks = _number(row, "gpus") or _number(document, "ranks")
     if not ranks or ranks > _MOST_RANKS or ranks != int(ranks):
         raise _RefusedError("layout-unknown", "the number of ranks is not stated")
+    time_us, busbw = _number(row, "time_us"), _number(row, "busbw_GBps")
+    is_peak = row.get("bytes") is None and not time_us and bool(busbw) and _text(document, "tool") in _COLLECTIVE_TESTS
+    if is_peak:
+        size = float(PEAK_BYTES)
     if not size:
         raise _RefusedError("not-measured", "the size is not stated, so there is no time")
     try:
         where = _situation(row, hardware, software, int(ranks))
     except InputError as error:
         raise _RefusedError("hardware-unknown", str(error)) from None
-    time_us, busbw = _number(row, "time_us"), _number(row, "busbw_GBps")
     if time_us:
         time_s = time_us * _US
     elif busbw:
@@ -186,7 +199,7 @@ def _row(
     if time_s <= 0:
         raise _RefusedError("not-measured", "one rank moves nothing")
     algorithms, protocols = _allowed(row, software, collective, where)
-    return MeasuredRow(number, collective, int(size), time_s, where, algorithms, protocols)
+    return MeasuredRow(number, collective, int(size), time_s, where, algorithms, protocols, is_peak)
 
 
 def _accelerator(hardware: Mapping[str, Any]) -> tuple[Accelerator, bool]:
@@ -248,7 +261,8 @@ def _situation(
         sharp=_text(row, "algorithm") == "SHARP"
         or reduction.get("sharp") == "yes"
         or env.get("NCCL_COLLNET_ENABLE") == "1",
-        library=_text(software, "library") or "NCCL",
+        library="RCCL" if accelerator.compute_capability is None else "NCCL",
+        node=blueprint_of(accelerator, network_class(f"{nic} {fabric}") if domains > 1 else "", nics),
     )
 
 
@@ -294,7 +308,12 @@ def _allowed(
         return frozenset({"Ring"}), _listed(env.get("NCCL_PROTO"), _PROTOCOL)
     if said == "SHARP" and collective == "all_reduce":
         return frozenset({"CollNetChain"}), None
-    return _listed(env.get("NCCL_ALGO"), _ALGORITHM), _listed(env.get("NCCL_PROTO"), _PROTOCOL)
+    return allowed_by(env)
+
+
+def allowed_by(variables: Mapping[str, Any]) -> tuple[frozenset[str] | None, frozenset[str] | None]:
+    """Algorithms and protocols that NCCL_ALGO and NCCL_PROTO leave; None: all, also where they only exclude some."""
+    return _listed(variables.get("NCCL_ALGO"), _ALGORITHM), _listed(variables.get("NCCL_PROTO"), _PROTOCOL)
 
 
 def _listed(value: Any, names: Mapping[str, str]) -> frozenset[str] | None:

@@ -8,19 +8,19 @@ from typing import Any
 
 import numpy as np
 
-from busbw.accuracy.curves import curves_of_table, movements_of
+from busbw.accuracy.curves import curves_of_table, movements_of, pick_of
 from busbw.accuracy.measured import MeasuredRow, MeasuredTable, Refusal, curves_of
 from busbw.errors import InputError
 from busbw.prediction import (
     Calibration,
     Curve,
+    Errors,
     cross_validated,
     fit,
-    interval_class,
     load_calibration,
-    predicted,
+    predicted_parts,
     size_class,
-    with_spreads,
+    with_deviations,
 )
 
 __all__ = ["Score", "ScoredRow", "ScoredTable", "calibrate", "left_out_errors", "score", "score_left_out"]
@@ -39,6 +39,8 @@ class ScoredRow:
     predicted_s: float
     low_s: float
     high_s: float
+    is_peak: bool = False
+    """Compared at PEAK_BYTES; the table states no size."""
 
     @property
     def error(self) -> float:
@@ -107,7 +109,7 @@ class Score:
                     "id": table.table.id,
                     "rows": [
                         {
-                            "size_bytes": row.size_bytes,
+                            "size_bytes": None if row.is_peak else row.size_bytes,
                             "row": row.row,
                             "measured": row.measured_s,
                             "predicted": row.predicted_s,
@@ -157,10 +159,9 @@ def score_left_out(tables: Sequence[MeasuredTable], others: Sequence[Curve] = ()
         raise InputError("leaving a campaign out leaves nothing to fit to: pass tables of two campaigns or more.")
     curves = [*(curve for table in tables for curve in curves_of_table(table)), *others]
     fitted = cross_validated(curves, campaigns)
-    plain = score(tables, fitted)
-    errors = left_out_errors(plain, fitted)
+    errors = left_out_errors(tables, fitted)
     with_intervals = {
-        campaign: with_spreads(calibration, {other: found for other, found in errors.items() if other != campaign})
+        campaign: with_deviations(calibration, [found for found in errors if found.campaign != campaign])
         for campaign, calibration in fitted.items()
     }
     return score(tables, with_intervals)
@@ -174,25 +175,25 @@ def calibrate(tables: Sequence[MeasuredTable], others: Sequence[Curve] = ()) -> 
     if not healthy or len({curve.campaign for curve in curves}) < _FEWEST_CAMPAIGNS:
         return everything  # with the priors' interval: nothing can be left out
     fitted = cross_validated(curves, sorted({table.campaign for table in healthy}))
-    return with_spreads(everything, left_out_errors(score(healthy, fitted), fitted))
+    return with_deviations(everything, left_out_errors(healthy, fitted))
 
 
-Errors = dict[str, dict[str, list[float]]]
-
-
-def left_out_errors(scored: Score, fitted: Mapping[str, Calibration]) -> Errors:
-    """By campaign and interval class the logarithms of measured over predicted."""
-    found: Errors = {}
-    for table in scored.tables:
-        mine = fitted[table.table.campaign]
-        places = {row.row: row for row in table.table.rows}
-        for row in table.rows:
-            where = places[row.row].where
-            seen = mine.has_seen(where.gpu, where.network if where.domains > 1 else None)
-            errors = found.setdefault(table.table.campaign, {}).setdefault(
-                interval_class(where, row.size_bytes, seen), []
+def left_out_errors(tables: Iterable[MeasuredTable], fitted: Mapping[str, Calibration]) -> list[Errors]:
+    """What each campaign's calibration errs by on the campaign that it was not fitted to."""
+    found = []
+    for table in tables:
+        mine = fitted[table.campaign]
+        for curve in curves_of_table(table):
+            parts, known = predicted_parts(curve, mine), curve.where.library == "NCCL"
+            found.append(
+                Errors(
+                    table.campaign,
+                    curve.size_bytes,
+                    np.log(curve.time_s / parts.total_s),
+                    mine.of_parameters(curve.where, parts),
+                    mine.shares(curve.where, parts, known),
+                )
             )
-            errors.append(float(np.log(row.measured_s / row.predicted_s)))
     return found
 
 
@@ -210,8 +211,22 @@ def _scored(
             continue
         sizes = np.array([row.size_bytes for row in group], np.float64)
         times = np.array([row.time_s for row in group], np.float64)
-        curve = Curve(table.id, table.campaign, first.where, first.collective, sizes, times, moves)
-        for row, time_s in zip(group, predicted(curve, calibration).tolist(), strict=True):
-            low, high = calibration.interval(first.where, row.size_bytes)
-            found.append(ScoredRow(row.row, row.size_bytes, row.time_s, time_s, time_s * low, time_s * high))
+        pick = pick_of(first.where, moves, first.collective, sizes)
+        curve = Curve(table.id, table.campaign, first.where, first.collective, sizes, times, moves, pick=pick)
+        parts = predicted_parts(curve, calibration)
+        known = first.where.library == "NCCL"
+        low, high = calibration.factors(first.where, sizes, parts, known)
+        for place, row in enumerate(group):
+            time_s = float(parts.total_s[place])
+            found.append(
+                ScoredRow(
+                    row.row,
+                    row.size_bytes,
+                    row.time_s,
+                    time_s,
+                    time_s * float(low[place]),
+                    time_s * float(high[place]),
+                    row.is_peak,
+                )
+            )
     return tuple(sorted(found, key=lambda row: row.row)), refused

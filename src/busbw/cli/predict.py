@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from busbw.cli.console import Page, given_path, note, print_json
+from busbw.cli.predictions import collective_of, head_of, pairs_of, rate, row_json, sizes_of, time_us, write_plot
 
 if TYPE_CHECKING:
     from busbw.prediction import Predictions
@@ -17,8 +17,6 @@ __all__ = ["predict"]
 
 SCHEMA = 1
 """Number of the JSON shape of `busbw predict --json`."""
-_MOST_SIZES = 10_000
-_US, _GIGA = 1e6, 1e9
 
 
 def predict(  # noqa: PLR0917 - an option each
@@ -50,6 +48,12 @@ def predict(  # noqa: PLR0917 - an option each
         str | None,
         typer.Option("--calibration", metavar="FILE", help="Made by `busbw calibrate`; the shipped one if none."),
     ] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            "--plot", parser=given_path, metavar="FILE.svg", help="Draw bus bandwidth over size, with its interval."
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
 ) -> None:
     """Predict the time of a collective by size, with NCCL's choice and an interval.
@@ -68,82 +72,30 @@ def predict(  # noqa: PLR0917 - an option each
     from busbw.prediction import predict as predicted  # noqa: PLC0415
     from busbw.prediction import read_calibration  # noqa: PLC0415
 
-    settings = read_settings(_pairs("--env", variables or [], "NCCL_ALGO=Ring"))
-    name, sizes_bytes = _collective(collective), _sizes(sizes or ["8:16GiB:2"])
+    settings = read_settings(pairs_of("--env", variables or [], "NCCL_ALGO=Ring"))
+    name, sizes_bytes = collective_of(collective), sizes_of(sizes or ["8:16GiB:2"])
     if nodes < 1:
         raise typer.BadParameter(f"--nodes {nodes}: a cluster has at least one node.")
-    found, losses = find_cluster(cluster, nodes, _pairs("--set", what_if or [], "nic.rate=800Gb/s"))
+    found, losses = find_cluster(cluster, nodes, pairs_of("--set", what_if or [], "nic.rate=800Gb/s"))
     given = read_calibration(given_path(calibration)) if calibration is not None else None
     result = predicted(
         found, name, sizes_bytes, settings=settings, version=version or DEFAULT_VERSION, calibration=given
     )
     for line in (*map(str, losses), *result.notes):
         note(line)
+    if plot is not None:
+        write_plot(plot, result, (), f"{name.replace('_', '-')}, {nodes} x {found.name}, {result.where.ranks} ranks")
     if as_json:
         print_json(_as_json(result, found.name, nodes))
     else:
         _print(result, found.name, nodes)
 
 
-def _pairs(option: str, given: Iterable[str], example: str) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for pair in given:
-        name, equals, value = pair.partition("=")
-        if not equals or not name:
-            raise typer.BadParameter(f"{option} {pair}: write NAME=VALUE, such as {option} {example}.")
-        if found.setdefault(name, value) != value:
-            raise typer.BadParameter(f"{option} {name} is given twice, as {found[name]} and {value}.")
-    return found
-
-
-def _collective(text: str) -> str:
-    from busbw.collectives import collective_named  # noqa: PLC0415
-    from busbw.prediction import PREDICTED  # noqa: PLC0415
-
-    named = collective_named(text)
-    if named is None or named not in PREDICTED:
-        known = [name.replace("_", "-") for name in PREDICTED]
-        nearest = difflib.get_close_matches(text.lower().replace("_", "-"), known, 1, 0.0)[0]
-        what = "has no time model" if named else "is no collective"
-        raise typer.BadParameter(f"{text} {what}; nearest: {nearest}. Predicted are {', '.join(known)}.")
-    return named
-
-
-def _sizes(texts: Iterable[str]) -> list[int]:
-    from busbw.units import parse_size  # noqa: PLC0415
-
-    found: list[int] = []
-    for word in (word for text in texts for word in text.split(",")):
-        bounds = word.split(":")
-        try:
-            if len(bounds) == 1:
-                found.append(parse_size(word))
-                continue
-            first, last = parse_size(bounds[0]), parse_size(bounds[1])
-            factor = float(bounds[2]) if len(bounds) > 2 else 2.0
-        except ValueError as error:
-            raise typer.BadParameter(f"--bytes {word}: {error}.") from None
-        if len(bounds) > 3 or factor < 1.01 or first < 1 or last < first:
-            raise typer.BadParameter(f"--bytes {word}: write FROM:TO:FACTOR with a factor above 1, such as 8:16GiB:2.")
-        size = float(first)
-        while size <= last and len(found) <= _MOST_SIZES:
-            found.append(round(size))
-            size *= factor
-    if len(found) > _MOST_SIZES:
-        raise typer.BadParameter(f"--bytes: more than {_MOST_SIZES} sizes. Take a larger factor.")
-    return found
-
-
 def _print(result: Predictions, cluster: str, nodes: int) -> None:
     from busbw.units import format_bytes  # noqa: PLC0415
 
-    page, where = Page(), result.where
-    page.line(
-        (result.collective.replace("_", "-"), "bold"),
-        f"  {nodes} x {cluster} = {where.ranks} ranks, {where.domains} NVLink domain{'s' if where.domains > 1 else ''}"
-        if where.shape == "switch"
-        else f"  {nodes} x {cluster} = {where.ranks} ranks",
-    )
+    page = Page()
+    page.line(*head_of(result, cluster, nodes))
     page.line()
     columns = [
         ("size", True), ("time us", True), ("low", True), ("high", True), ("algbw GB/s", True), ("busbw GB/s", True),
@@ -154,11 +106,8 @@ def _print(result: Predictions, cluster: str, nodes: int) -> None:
         (
             [
                 format_bytes(int(result.size_bytes[place])),
-                *(_three(float(column[place]) * _US) for column in (result.time_s, result.low_s, result.high_s)),
-                *(
-                    _three(float(column[place]) / _GIGA)
-                    for column in (result.algbw_bytes_per_s, result.busbw_bytes_per_s)
-                ),
+                *(time_us(float(column[place])) for column in (result.time_s, result.low_s, result.high_s)),
+                *(rate(float(column[place])) for column in (result.algbw_bytes_per_s, result.busbw_bytes_per_s)),
                 result.algorithm[place],
                 result.protocol[place],
                 str(result.channels[place] or "-"),
@@ -169,40 +118,13 @@ def _print(result: Predictions, cluster: str, nodes: int) -> None:
     )
 
 
-def _three(value: float) -> str:
-    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
-
-
 def _as_json(result: Predictions, cluster: str, nodes: int) -> dict[str, Any]:
-    found = result.parts
-    rows = [
-        {
-            "size_bytes": int(result.size_bytes[place]),
-            "time_s": float(result.time_s[place]),
-            "low_s": float(result.low_s[place]),
-            "high_s": float(result.high_s[place]),
-            "algbw_bytes_per_s": float(result.algbw_bytes_per_s[place]),
-            "busbw_bytes_per_s": float(result.busbw_bytes_per_s[place]),
-            "algorithm": result.algorithm[place],
-            "protocol": result.protocol[place],
-            "channels": result.channels[place],
-            "waits_for": result.limit(place),
-            "parts": {
-                "launch_s": float(found.launch_s[place]),
-                "latency_s": float(found.latency_s[place]),
-                "links_s": float(found.intra_s[place]),
-                "nics_s": float(found.inter_s[place]),
-                "fill_s": float(found.fill_s[place]),
-            },
-        }
-        for place in range(len(result.size_bytes))
-    ]
     return {
         "schema": SCHEMA,
         "collective": result.collective,
         "cluster": cluster,
         "nodes": nodes,
         "ranks": result.where.ranks,
-        "rows": rows,
+        "rows": [row_json(result, place) for place in range(len(result.size_bytes))],
         "notes": list(result.notes),
     }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tempfile
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,7 +22,17 @@ _SIZES = ("small", "middle", "large")
 
 
 def score(  # noqa: PLR0917 - an option each
-    paths: Annotated[list[str], typer.Argument(metavar="PATH...", help="measured/1 tables, or folders of them.")],
+    paths: Annotated[
+        list[str],
+        typer.Argument(metavar="PATH...", help="measured/1 tables, output of benchmarks, workload files, or folders."),
+    ],
+    cluster: Annotated[
+        str | None,
+        typer.Option("--cluster", metavar="NAME|FILE", help="Where the benchmarks ran, if their files do not say."),
+    ] = None,
+    nodes: Annotated[
+        int | None, typer.Option("--nodes", metavar="N", min=1, help="Nodes that took part, if the files do not say.")
+    ] = None,
     calibration: Annotated[
         str | None,
         typer.Option("--calibration", metavar="FILE", help="Made by `busbw calibrate`; the shipped one if none."),
@@ -41,26 +53,37 @@ def score(  # noqa: PLR0917 - an option each
     64 KiB, large from 64 MiB. The shipped calibration was fitted to published tables: those it knows are no test of it,
     so use --leave-out for them.
 
+    Also scored is what a log, CSV or JSON of nccl-tests, rccl-tests or OSU holds, where the file or --cluster says on which
+    hardware. What cannot be is refused and counted: layout-unknown, hardware-unknown, not-measured, unsupported.
+
     \b
     Examples:
       busbw score tables/
+      busbw score nccl-tests.log --cluster dgx-h100 --nodes 4
       busbw score tables/ --leave-out --json
     """  # noqa: D301 - the backspace keeps the lines of the examples apart
-    from busbw.accuracy import curves_of_table, read_all, score_left_out  # noqa: PLC0415 - loads numpy
+    from busbw.accuracy import curves_of_table, read_scorable, score_left_out  # noqa: PLC0415 - loads numpy
     from busbw.accuracy import score as scored  # noqa: PLC0415
+    from busbw.hardware import find_cluster  # noqa: PLC0415 - reads the catalogue
     from busbw.prediction import load_calibration, read_calibration  # noqa: PLC0415
 
     if leave_out and calibration is not None:
         raise typer.BadParameter("--leave-out fits its own calibrations; drop --calibration.")
-    tables, others, unread = read_all([given_path(path) for path in paths])
-    for line in unread:
+    where = None
+    if cluster is not None:
+        where, losses = find_cluster(cluster, nodes)
+        for loss in losses:
+            note(str(loss))
+    with tempfile.TemporaryDirectory(prefix="busbw-") as spool:
+        read = read_scorable(paths, where, nodes, Path(spool))
+    for line in read.unread:
         note(line)
-    kept = [table for table in tables if everything or table.is_scored]
+    kept = [*(table for table in read.tables if everything or table.is_scored), *read.observed, *read.workloads]
     if not kept:
-        raise InputError(_nothing_to_score(tables, unread))
+        raise InputError(_nothing_to_score(read.tables, read.unread))
     if leave_out:
-        rest = [curve for table in tables if table not in kept for curve in curves_of_table(table)]
-        found = score_left_out(kept, [*others, *rest])
+        rest = [curve for table in read.tables if table not in kept for curve in curves_of_table(table)]
+        found = score_left_out(kept, [*read.curves, *rest])
     else:
         used = read_calibration(given_path(calibration)) if calibration is not None else load_calibration()
         _warn_of_known(kept, used)
@@ -105,7 +128,7 @@ def calibrate(
 
 def _nothing_to_score(tables: list[MeasuredTable], unread: list[str]) -> str:
     if not tables:
-        return unread[0] if unread else "nothing to score there: no measured/1 table."
+        return unread[0] if unread else "nothing to score there: no measured/1 table, no table of a benchmark."
     return f"{len(tables)} tables, and none is a healthy one of NCCL or RCCL. Pass --all to score them too."
 
 
@@ -157,12 +180,20 @@ def _print(found: Score, with_rows: bool) -> None:
                 for row in table.rows
             ),
         )
-    overall = found.to_json()["overall"]
+    errors = [row.error for row in found.rows]
+    kinds = Counter(refusal.kind for table in found.tables for refusal in table.refused)
+    refused = f": {', '.join(f'{count} {kind}' for kind, count in sorted(kinds.items()))}" if kinds else ""
     page.line()
     page.line(
-        f"median over tables {_percent(found.median_of_tables())} %, over {overall['rows']} rows {overall['median_abs_pct']} %, "
-        f"p90 {overall['p90_abs_pct']} %, refused {overall['refused']}"
+        f"median over tables {_percent(found.median_of_tables())} %, over {len(errors)} rows {_percent(_quantile(errors, 0.5))} %, "
+        f"p90 {_percent(_quantile(errors, 0.9))} %, refused {found.refused}{refused}"
     )
+
+
+def _quantile(errors: list[float], share: float) -> float | None:
+    import numpy as np  # noqa: PLC0415 - help pages do without
+
+    return float(np.quantile(errors, share)) if errors else None
 
 
 def _percent(share: float | None) -> str:

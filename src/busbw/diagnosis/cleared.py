@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from busbw.diagnosis.facts import Event, Facts, lines_of
 from busbw.diagnosis.findings import Check, Cleared, Finding
-from busbw.diagnosis.rules import benchmark, hangs
+from busbw.diagnosis.rules import benchmark, hangs, latecomers, ras
 from busbw.diagnosis.rules.desync import EFFECTS
 from busbw.diagnosis.rules.shared import is_multi_node
 from busbw.diagnosis.xids import xids
@@ -125,6 +125,8 @@ def positive_checks(facts: Facts) -> Iterator[Check]:
     """What was compared with what it should be, and came out right."""
     yield from benchmark.checks(facts)
     yield from hangs.checks(facts)
+    yield from ras.checks(facts)
+    yield from latecomers.checks(facts)
     networks = [e for e in facts.all("nccl.network") if not e.fields.get("network", "").startswith("Socket")]
     if networks:
         yield Check(

@@ -3,6 +3,7 @@
 Every figure carries its source. Imports only `busbw.errors`, `busbw.units` and `busbw.statistics`.
 """
 
+from busbw.hardware.alike import cluster_alike
 from busbw.hardware.blueprints import CpuId, Node, PcieRoot, cpu_link, find_node, load_nodes
 from busbw.hardware.catalogue import (
     Accelerator,
@@ -63,6 +64,7 @@ __all__ = [
     "PcieRoot",
     "Switch",
     "Tier",
+    "cluster_alike",
     "cpu_link",
     "expected_busbw",
     "expected_small_message_time",

@@ -15,22 +15,29 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from busbw.errors import InputError
+from busbw.prediction.movement import movements
 from busbw.prediction.situation import Situation
+from busbw.prediction.timing import Parts, moves_of, parts
 
 __all__ = [
+    "COMPONENTS",
     "SIZE_CLASSES",
     "Calibration",
     "Parameter",
     "Spread",
-    "interval_class",
     "load_calibration",
     "priors",
     "read_calibration",
     "size_class",
 ]
 
-SCHEMA = 1
+FloatArray = npt.NDArray[np.float64]
+
+SCHEMA = 2
 _MOST_BYTES = 1 << 22
 _SMALL_BELOW, _LARGE_FROM = 64 << 10, 64 << 20
 SIZE_CLASSES = ("small", "middle", "large")
@@ -59,6 +66,10 @@ class Parameter:
     """The same of a class around the common value."""
     classes: Mapping[str, float]
     source: str
+    uncertainty: float = 0.0
+    """Standard deviation of the logarithm of the common value, after fitting; 0 before."""
+    class_uncertainty: Mapping[str, float] = field(default_factory=dict)
+    """The same of a class's value."""
 
     def of(self, gpu: str, network: str) -> float:
         """The value for classes of GPU and network."""
@@ -68,11 +79,30 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Measured over predicted time in a size class: 80 % lay between these factors, on tables not fitted to."""
+    """Where log(measured / predicted) lay on tables not fitted to, in standard deviations of `deviations`: 80 % between."""
 
     low: float
     high: float
     rows: int
+
+
+COMPONENTS = {
+    "row": 0.03,
+    "latency": 0.3,
+    "network": 0.3,
+    "unseen_network": 0.6,
+    "links": 0.04,
+    "unseen_links": 0.08,
+    "nics": 0.04,
+    "unseen_nics": 0.2,
+    "fill": 0.3,
+    "unknown_choice": 0.1,
+    "far": 0.05,
+}
+"""What makes measured and predicted times differ, each a standard deviation of a logarithm: of a row, whatever it is; of the part
+of the time that the name says, from site to site (latency: launch and steps inside a domain; network: its latency); unseen: of classes that
+fewer than two campaigns measured; unknown_choice: where the algorithm that ran is not known; far: of the wire for each
+doubling of domains beyond four. Guesses, until `with_deviations` puts what tables not fitted to show in their place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +113,9 @@ class Calibration:
     fitted_to: tuple[str, ...] = ()
     seen_gpus: tuple[str, ...] = ()
     seen_networks: tuple[str, ...] = ()
+    components: Mapping[str, float] = field(default_factory=lambda: dict(COMPONENTS))
     spreads: Mapping[str, Spread] = field(default_factory=dict)
-    """By `interval_class`."""
+    """By size class."""
 
     def figures(self, gpu: str, network: str) -> dict[str, float]:
         """Every parameter's value for classes of GPU and network."""
@@ -94,29 +125,85 @@ class Calibration:
         """Whether both classes were fitted; network None: only one domain, so it does not matter."""
         return gpu in self.seen_gpus and (network is None or network in self.seen_networks)
 
+    def deviations(self, where: Situation, found: Parts, known_choice: bool = True) -> FloatArray:
+        """Standard deviation of log(measured / predicted), (E,).
+
+        Squares add up: of each component, weighted by its share of the time, and of the parameters. A class that was not
+        measured has the common value's and the spread of classes. known_choice: whether the algorithm that runs is known.
+        """
+        variance = self.of_parameters(where, found)
+        for name, share in self.shares(where, found, known_choice).items():
+            variance = variance + (share * self.components[name]) ** 2
+        return np.sqrt(variance)
+
+    def shares(self, where: Situation, found: Parts, known_choice: bool) -> dict[str, FloatArray]:
+        """How much of each component a time has, (E,) each."""
+        several = where.domains > 1
+        unseen_gpu, unseen_network = (
+            not self.has_seen(where.gpu, None),
+            several and where.network not in self.seen_networks,
+        )
+        total, one = found.total_s, np.ones_like(found.total_s)
+        wire = (total - found.launch_s - found.latency_s - found.fill_s) / total
+        inside = np.where(found.intra_s >= found.inter_s, wire, 0.0)
+        far = max(0.0, math.log2(where.domains / _DOMAINS_SEEN))
+        return {
+            "row": one,
+            "latency": (found.launch_s + found.latency_s - found.network_s) / total,
+            "unseen_network" if unseen_network else "network": found.network_s / total,
+            "unseen_links" if unseen_gpu else "links": inside,
+            "unseen_nics" if unseen_network else "nics": wire - inside,
+            "fill": found.fill_s / total,
+            "unknown_choice": one * (not known_choice),
+            "far": wire * far,
+        }
+
+    def of_parameters(self, where: Situation, found: Parts) -> FloatArray:
+        """The variance that the uncertainty of parameters adds, (E,)."""
+        wire = found.total_s - found.launch_s - found.latency_s - found.fill_s
+        inside = found.intra_s >= found.inter_s
+        links = max(self._uncertainty(name, where) for name in ("ring_share", "nvls_share", "p2p_share"))
+        taken = (
+            (found.launch_s, self._uncertainty("launch_s", where)),
+            (found.latency_s - found.network_s, self._uncertainty("step_s", where)),
+            (found.network_s, self._uncertainty("network_step_s", where)),
+            (wire, np.where(inside, links, self._uncertainty("network_share", where))),
+        )
+        return np.asarray(sum((part / found.total_s * uncertainty) ** 2 for part, uncertainty in taken), np.float64)
+
+    def factors(
+        self, where: Situation, size_bytes: FloatArray, found: Parts, known_choice: bool = True
+    ) -> tuple[FloatArray, FloatArray]:
+        """Factors on predictions between which 80 % of measurements are expected, each (E,)."""
+        deviation = self.deviations(where, found, known_choice)
+        spreads = [self.spreads.get(name, _NO_SPREAD) for name in SIZE_CLASSES]
+        place = (size_bytes >= _SMALL_BELOW).astype(np.int64) + (size_bytes >= _LARGE_FROM)
+        low, high = (np.array([getattr(spread, end) for spread in spreads])[place] for end in ("low", "high"))
+        return np.exp(low * deviation), np.exp(high * deviation)
+
     def interval(self, where: Situation, size_bytes: float) -> tuple[float, float]:
-        """Factors on a prediction between which 80 % of measurements are expected."""
-        seen = self.has_seen(where.gpu, where.network if where.domains > 1 else None)
-        name = interval_class(where, size_bytes, seen)
-        known = name.removeprefix("unseen ")
-        candidates = [self.spreads[key] for key in dict.fromkeys((name, known)) if key in self.spreads]
-        if not candidates:
-            return _NO_SPREAD.low, _NO_SPREAD.high
-        # What was never measured is not known better than what was.
-        both = [candidates[0], self.spreads.get(known, candidates[0])]
-        least = 1.0 if seen else _UNSEEN
-        return min(1 / least, *(spread.low for spread in both)), max(least, *(spread.high for spread in both))
+        """The factors of an all_reduce of one size, run by the fastest algorithm; `predict` gives those of any prediction."""
+        size = np.array([float(size_bytes)])
+        found = movements("all_reduce", where)
+        block, figures = moves_of(found, where, size), self.figures(where.gpu, where.network)
+        fastest = parts(block.at(np.array([parts(block, figures).total_s.argmin()])), figures)
+        low, high = self.factors(where, size, fastest, where.library == "NCCL")
+        return float(low[0]), float(high[0])
+
+    def _uncertainty(self, name: str, where: Situation) -> float:
+        """Standard deviation of the logarithm of a parameter for classes of GPU and network."""
+        parameter = self.parameters[name]
+        if parameter.by is None:
+            return parameter.uncertainty
+        key = where.gpu if parameter.by == "gpu" else where.network
+        known = parameter.class_uncertainty.get(key)
+        return math.hypot(parameter.uncertainty, parameter.class_spread) if known is None else known
 
 
-def interval_class(where: Situation, size_bytes: float, seen: bool) -> str:
-    """Which interval a prediction takes: by size class, one NVLink domain or several, classes measured or not."""
-    return f"{'' if seen else 'unseen '}{'several' if where.domains > 1 else 'one'} {size_class(size_bytes)}"
-
-
-_UNSEEN = math.exp(1.28 * 0.18)
-"""80 % of classes lie within this factor of the common one: ring_share's spreads before fitting, 0.15 and 0.1, as one."""
-_NO_SPREAD = Spread(0.67, 1.5, 0)
-"""Before anything was measured: a guess."""
+_DOMAINS_SEEN = 4
+"""More were measured by few."""
+_NO_SPREAD = Spread(-1.3, 1.3, 0)
+"""Before anything was left out: 80 % of a normal distribution."""
 
 
 def _parameter(name: str, entry: Any) -> Parameter:
@@ -139,6 +226,8 @@ def _parameter(name: str, entry: Any) -> Parameter:
         float(entry.get("class_spread", 0.0)),
         {key: float(value) for key, value in classes.items()},
         entry["source"],
+        float(entry.get("uncertainty", 0.0)),
+        {key: float(value) for key, value in entry.get("class_uncertainty", {}).items()},
     )
 
 
@@ -150,11 +239,15 @@ def _from_json(document: Any) -> Calibration:
         name: Spread(float(entry["low"]), float(entry["high"]), int(entry["rows"]))
         for name, entry in document.get("spreads", {}).items()
     }
+    components = COMPONENTS | {
+        name: float(value) for name, value in document.get("components", {}).items() if name in COMPONENTS
+    }
     return Calibration(
         parameters,
         tuple(document.get("fitted_to", ())),
         tuple(document.get("seen_gpus", ())),
         tuple(document.get("seen_networks", ())),
+        components,
         spreads,
     )
 
@@ -166,6 +259,7 @@ def to_json(calibration: Calibration) -> dict[str, Any]:
         "fitted_to": list(calibration.fitted_to),
         "seen_gpus": list(calibration.seen_gpus),
         "seen_networks": list(calibration.seen_networks),
+        "components": {name: round(value, 4) for name, value in calibration.components.items()},
         "spreads": {
             name: {"low": round(spread.low, 4), "high": round(spread.high, 4), "rows": spread.rows}
             for name, spread in calibration.spreads.items()
@@ -177,6 +271,10 @@ def to_json(calibration: Calibration) -> dict[str, Any]:
                 "spread": round(parameter.spread, 4),
                 "class_spread": round(parameter.class_spread, 4),
                 "classes": {key: float(f"{value:.4g}") for key, value in sorted(parameter.classes.items())},
+                "uncertainty": round(parameter.uncertainty, 4),
+                "class_uncertainty": {
+                    key: round(value, 4) for key, value in sorted(parameter.class_uncertainty.items())
+                },
                 "source": parameter.source,
             }
             for name, parameter in calibration.parameters.items()

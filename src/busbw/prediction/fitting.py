@@ -1,7 +1,9 @@
 """A Calibration fitted to measured curves: robust regression on the logarithm of time, with physical values as priors.
 
-Each parameter has a common value and a deviation for each class of GPU or network; both are held to the prior by its
-spread, so that a class with few rows stays near what is common, and one without any is the common value.
+Three levels. A parameter has a common value; a class of GPU or network deviates from it; and a campaign, which is one
+machine and one way to launch, takes more or less time than its class for latency and for wire. All are held to none by
+their spreads, so a class with few rows stays near what is common, and one site's way does not become its class's.
+NCCL's own choice of algorithm and protocol is taken where it is known, else the fastest.
 """
 
 from __future__ import annotations
@@ -14,30 +16,42 @@ import numpy as np
 import numpy.typing as npt
 
 from busbw.errors import InputError
-from busbw.prediction.calibration import Calibration, Parameter, Spread, priors
+from busbw.prediction.calibration import COMPONENTS, SIZE_CLASSES, Calibration, Parameter, Spread, priors, size_class
+from busbw.prediction.choosing import FASTEST
 from busbw.prediction.movement import Movement
 from busbw.prediction.situation import Situation
-from busbw.prediction.timing import Moves, moves_of, parts
+from busbw.prediction.timing import Moves, Parts, moves_of, parts
 
-__all__ = ["Curve", "cross_validated", "fit", "with_spreads"]
+__all__ = ["Curve", "Errors", "cross_validated", "fit", "picked", "predicted", "predicted_parts", "with_deviations"]
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 
 _NOISE = 0.06
 """Standard deviation of the logarithm of a measured time that the model cannot explain: a guess, set by repeats."""
+_SITE_LAUNCH, _SITE_NETWORK, _SITE_WIRE = 0.2, 0.2, 0.04
+"""The same of a campaign around its class: of its launch, its network's latency and its wire. Guesses, from campaigns of
+equal hardware: eight H100 answer in 14 to 37 us, and reach 476 to 489 GB/s."""
+_BOUNDARY = 2.0
+"""Residuals, in noise, beyond which a row counts ever less (Cauchy's loss): some tables are of another machine than they say."""
 _FEWEST_ERRORS = 10
 """An interval needs as many rows; with fewer the next wider class is taken."""
 _FEWEST_CAMPAIGNS = 2
 """A class that one campaign measured is not known: that may be one site's way."""
-_BOUNDARY = 3.0
-"""Residuals, in noise, beyond which a row counts ever less (Cauchy's loss): some tables are of another machine than they say."""
-_STEPS, _STEPS_FROM_NEAR = 80, 20
-"""Of the optimiser at most. Guesses: later ones change no figure by a percent."""
+_STEPS = 40
+"""Of the optimiser at most. A guess: later ones change no figure by a percent."""
 _ROWS_FITTED = 12
 """Rows of a curve that are looked at; more cost time and say no more."""
 _ROWS_OF_A_CURVE = 8
 """A curve counts as this many independent rows at most: neighbours err together."""
+_SETTLED = 1e-3
+"""Two steps in a row that lower the loss by less than this share end the search. A guess."""
+_ROUNDS = 100
+_GUESS = 1.0
+_FAR_OFF = 2.5
+"""Of the components' search: rounds; rows that a guess is worth; and where an error says no more how wide errors are. Guesses."""
+_NUDGE = 1e-4
+"""Step of a derivative, as a logarithm."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +66,14 @@ class Curve:
     time_s: FloatArray  # (S,)
     moves: tuple[Movement, ...]
     weight: float = 1.0
+    pick: IntArray | None = None
+    """(S,) place among moves of what ran; FASTEST, or None for all, where that is not known."""
+
+
+def picked(entries_s: FloatArray, pick: IntArray | None) -> IntArray:
+    """The place of what runs, (S,): pick, or where that is FASTEST the least of entries_s, (S, movements)."""
+    fastest: IntArray = entries_s.argmin(axis=1)
+    return fastest if pick is None else np.where(pick == FASTEST, fastest, pick)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,29 +81,37 @@ class _Problem:
     """All curves as one set of entries."""
 
     moves: Moves
-    starts: IntArray  # (R,) first entry of each row
+    row: IntArray  # (E,) row of an entry
+    first: IntArray  # (R,) first entry of a row
     gpu: IntArray  # (E,)
     network: IntArray  # (E,)
+    campaign: IntArray  # (R,)
     log_time: FloatArray  # (R,)
     weight: FloatArray  # (R,)
 
 
 class _Space:
-    """The unknowns: a common value and a deviation a class, all as logarithms over the prior."""
+    """The unknowns, all logarithms over the prior: common values, deviations of classes, then latency and wire of campaigns."""
 
-    def __init__(self, prior: Calibration, gpus: Sequence[str], networks: Sequence[str]) -> None:
-        self.prior, self.gpus, self.networks = prior, list(gpus), list(networks)
+    def __init__(self, prior: Calibration, curves: Sequence[Curve]) -> None:
+        self.prior = prior
+        self.gpus = sorted({curve.where.gpu for curve in curves})
+        self.networks = sorted({curve.where.network for curve in curves})
+        self.campaigns = sorted({curve.campaign for curve in curves})
         self.place: dict[tuple[str, str | None], int] = {}
         spreads: list[float] = []
         for name, parameter in prior.parameters.items():
             self.place[name, None] = len(spreads)
             spreads.append(parameter.spread)
-            for key in self._classes(parameter):
+            for key in self.classes(parameter):
                 self.place[name, key] = len(spreads)
                 spreads.append(parameter.class_spread)
-        self.spreads = np.array(spreads)
+        self.sites = len(spreads)
+        for spread in (_SITE_LAUNCH, _SITE_NETWORK, _SITE_WIRE):
+            spreads += [spread] * len(self.campaigns)
+        self.spreads = np.maximum(np.array(spreads), 1e-6)
 
-    def _classes(self, parameter: Parameter) -> list[str]:
+    def classes(self, parameter: Parameter) -> list[str]:
         return self.gpus if parameter.by == "gpu" else self.networks if parameter.by == "network" else []
 
     def value(self, name: str, key: str | None, unknowns: FloatArray) -> float:
@@ -90,46 +120,39 @@ class _Space:
         shift = unknowns[self.place[name, None]] + (unknowns[self.place[name, key]] if key else 0.0)
         return float(base * np.exp(shift))
 
-    def figures(self, unknowns: FloatArray, problem: _Problem) -> dict[str, float | FloatArray]:
+    def site(self, unknowns: FloatArray, campaign: IntArray) -> FloatArray:
+        """How much longer launch, network and wire take at the campaign of each row, (3, R)."""
+        return np.exp(unknowns[self.sites :].reshape(3, len(self.campaigns))[:, campaign])
+
+    def figures(self, unknowns: FloatArray, gpu: IntArray, network: IntArray) -> dict[str, float | FloatArray]:
         """Each parameter for each entry."""
         found: dict[str, float | FloatArray] = {}
         for name, parameter in self.prior.parameters.items():
             if parameter.by is None:
                 found[name] = self.value(name, None, unknowns)
                 continue
-            values = np.array([self.value(name, key, unknowns) for key in self._classes(parameter)])
-            found[name] = values[problem.gpu if parameter.by == "gpu" else problem.network]
+            values = np.array([self.value(name, key, unknowns) for key in self.classes(parameter)])
+            found[name] = values[gpu if parameter.by == "gpu" else network]
         return found
 
-    def unknowns(self, calibration: Calibration) -> FloatArray:
-        """What makes a calibration; of a class it lacks the deviation is none."""
-        found = np.zeros(len(self.spreads))
-        for (name, key), place in self.place.items():
-            have, prior = calibration.parameters[name], self.prior.parameters[name]
-            common = np.log(have.value / prior.value)
-            if key is None:
-                found[place] = common
-            elif key in have.classes:
-                found[place] = np.log(have.classes[key] / prior.classes.get(key, prior.value)) - common
-        return found
-
-    def calibration(self, unknowns: FloatArray, curves: Sequence[Curve]) -> Calibration:
-        parameters = {
-            name: Parameter(
+    def calibration(self, unknowns: FloatArray, deviations: FloatArray, curves: Sequence[Curve]) -> Calibration:
+        """deviations: standard deviations of values, by the place of unknowns; a class's includes the common one's."""
+        parameters = {}
+        for name, parameter in self.prior.parameters.items():
+            common = float(np.exp(unknowns[self.place[name, None]]))
+            # A class that was not measured keeps its prior, moved as the common value was.
+            classes = {key: value * common for key, value in parameter.classes.items()}
+            classes |= {key: self.value(name, key, unknowns) for key in self.classes(parameter)}
+            parameters[name] = Parameter(
                 self.value(name, None, unknowns),
                 parameter.by,
                 parameter.spread,
                 parameter.class_spread,
-                # A class that was not measured keeps its prior, moved as the common value was.
-                {
-                    key: parameter.classes[key] * float(np.exp(unknowns[self.place[name, None]]))
-                    for key in parameter.classes
-                }
-                | {key: self.value(name, key, unknowns) for key in self._classes(parameter)},
+                classes,
                 f"fitted from the prior {parameter.value:.3g} ({parameter.source})",
+                float(deviations[self.place[name, None]]),
+                {key: float(deviations[self.place[name, key]]) for key in self.classes(parameter)},
             )
-            for name, parameter in self.prior.parameters.items()
-        }
         gpus = _seen((c.where.gpu, c.campaign) for c in curves)
         networks = _seen((c.where.network, c.campaign) for c in curves if c.where.domains > 1)
         return Calibration(parameters, tuple(sorted({c.name for c in curves})), gpus, networks)
@@ -142,26 +165,29 @@ def _seen(pairs: Iterable[tuple[str, str]]) -> tuple[str, ...]:
 
 
 def _problem(curves: Sequence[Curve], space: _Space) -> _Problem:
-    blocks, starts, gpu, network, weights = [], [], [], [], []
-    entries = 0
-    tables = Counter(curve.campaign for curve in curves)
+    blocks, rows, gpu, network, campaign, weights = [], [], [], [], [], []
+    done = 0
     for curve in curves:
-        block = moves_of(curve.moves, curve.where, curve.size_bytes)
-        blocks.append(block)
-        starts.append(entries + np.arange(len(curve.size_bytes)) * len(curve.moves))
-        entries += len(block)
-        gpu.append(np.full(len(block), space.gpus.index(curve.where.gpu)))
-        network.append(np.full(len(block), space.networks.index(curve.where.network)))
-        rows = len(curve.size_bytes)
-        # Tables of one campaign are one machine: together they count as the square root of their number.
-        share = curve.weight * min(1.0, _ROWS_OF_A_CURVE / rows) / tables[curve.campaign] ** 0.5
-        weights.append(np.full(rows, share**0.5))
-    columns = {field.name: np.concatenate([getattr(block, field.name) for block in blocks]) for field in fields(Moves)}
+        count, sizes = len(curve.moves), len(curve.size_bytes)
+        row = np.repeat(np.arange(sizes), count)
+        pick = np.full(sizes, FASTEST) if curve.pick is None else curve.pick
+        kept = np.flatnonzero((pick[row] == FASTEST) | (np.tile(np.arange(count), sizes) == pick[row]))
+        blocks.append(moves_of(curve.moves, curve.where, curve.size_bytes).at(kept))
+        rows.append(done + row[kept])
+        done += sizes
+        gpu.append(np.full(len(kept), space.gpus.index(curve.where.gpu)))
+        network.append(np.full(len(kept), space.networks.index(curve.where.network)))
+        campaign.append(np.full(sizes, space.campaigns.index(curve.campaign)))
+        share = curve.weight * min(1.0, _ROWS_OF_A_CURVE / sizes)
+        weights.append(np.full(sizes, share))
+    row = np.concatenate(rows)
     return _Problem(
-        Moves(**columns),
-        np.concatenate(starts),
+        Moves(**{f.name: np.concatenate([getattr(block, f.name) for block in blocks]) for f in fields(Moves)}),
+        row,
+        np.flatnonzero(np.diff(row, prepend=-1)),
         np.concatenate(gpu),
         np.concatenate(network),
+        np.concatenate(campaign),
         np.log(np.concatenate([curve.time_s for curve in curves])),
         np.concatenate(weights),
     )
@@ -173,7 +199,107 @@ def _thinned(curve: Curve) -> Curve:
     if rows <= _ROWS_FITTED:
         return curve
     kept = np.unique(np.linspace(0, rows - 1, _ROWS_FITTED).round().astype(np.int64))
-    return replace(curve, size_bytes=curve.size_bytes[kept], time_s=curve.time_s[kept])
+    pick = None if curve.pick is None else curve.pick[kept]
+    return replace(curve, size_bytes=curve.size_bytes[kept], time_s=curve.time_s[kept], pick=pick)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Rows at some unknowns: residuals of log time and their derivatives."""
+
+    residual: FloatArray  # (R,)
+    jacobian: FloatArray  # (R, U)
+
+
+def _soft(deviations: FloatArray, sites: int) -> FloatArray:
+    """Squares of the first, Cauchy's loss of those from `sites` on: a few campaigns are far from their class."""
+    pull = deviations**2
+    pull[sites:] = _BOUNDARY**2 * np.log1p(pull[sites:] / _BOUNDARY**2)
+    return pull
+
+
+def _at_site(found: Parts, site: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Times where launch, network and wire take `site` times as long, (R,), and the three, (3, R). Steps inside are no site's."""
+    steps = found.latency_s - found.network_s
+    three = np.stack([found.launch_s, found.network_s, found.total_s - found.launch_s - found.latency_s]) * site
+    return three.sum(axis=0) + steps, three
+
+
+class _Fit:
+    """Damped Gauss-Newton with weights that Cauchy's loss gives; all rows at once, each parameter nudged once."""
+
+    def __init__(self, space: _Space, problem: _Problem) -> None:
+        self.space, self.problem = space, problem
+        self.precision = 1.0 / space.spreads**2
+
+    def best(self, unknowns: FloatArray) -> IntArray:
+        """The entry that each row takes, (R,): where several are left the fastest."""
+        problem = self.problem
+        total = parts(problem.moves, self.space.figures(unknowns, problem.gpu, problem.network)).total_s
+        least = np.minimum.reduceat(total, problem.first)
+        entries = np.flatnonzero(total == least[problem.row])
+        _, where = np.unique(problem.row[entries], return_index=True)
+        return entries[where]
+
+    def rows(self, unknowns: FloatArray) -> _Rows:
+        space, problem = self.space, self.problem
+        entries = self.best(unknowns)
+        moves, gpu, network = problem.moves.at(entries), problem.gpu[entries], problem.network[entries]
+        figures = space.figures(unknowns, gpu, network)
+        site = space.site(unknowns, problem.campaign)
+        base, shares = _at_site(parts(moves, figures), site)
+        jacobian = np.zeros((len(base), len(space.spreads)))
+        for name, parameter in space.prior.parameters.items():
+            nudged, _ = _at_site(parts(moves, {**figures, name: figures[name] * np.exp(_NUDGE)}), site)
+            slope = (nudged - base) / base / _NUDGE
+            jacobian[:, space.place[name, None]] = slope
+            member = gpu if parameter.by == "gpu" else network
+            for number, key in enumerate(space.classes(parameter)):
+                jacobian[:, space.place[name, key]] = np.where(member == number, slope, 0.0)
+        row = np.arange(len(base))
+        for number, share in enumerate(shares):
+            jacobian[row, space.sites + number * len(space.campaigns) + problem.campaign] = share / base
+        return _Rows(np.log(base) - problem.log_time, jacobian)
+
+    def cost(self, unknowns: FloatArray) -> float:
+        problem, space = self.problem, self.space
+        entries = self.best(unknowns)
+        found = parts(
+            problem.moves.at(entries), space.figures(unknowns, problem.gpu[entries], problem.network[entries])
+        )
+        total, _ = _at_site(found, space.site(unknowns, problem.campaign))
+        residual = np.log(total) - problem.log_time
+        soft = _BOUNDARY**2 * np.log1p((residual / _NOISE / _BOUNDARY) ** 2)
+        pull = _soft(unknowns / space.spreads, space.sites)
+        return float((problem.weight * soft).sum() + pull.sum())
+
+    def run(self, begin: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """The unknowns of least loss, and the inverse of its curvature there: their covariance."""
+        unknowns, cost, damping, idle = begin, self.cost(begin), 1e-2, 0
+        normal = np.diag(self.precision)
+        for _ in range(_STEPS):
+            rows = self.rows(unknowns)
+            softened = self.problem.weight / (1 + (rows.residual / _NOISE / _BOUNDARY) ** 2) / _NOISE**2
+            weighted = rows.jacobian * softened[:, None]
+            precision = self.precision.copy()
+            precision[self.space.sites :] /= 1 + (unknowns / self.space.spreads / _BOUNDARY)[self.space.sites :] ** 2
+            normal = rows.jacobian.T @ weighted + np.diag(precision)
+            gradient = weighted.T @ rows.residual + precision * unknowns
+            while True:
+                step = np.linalg.solve(normal + damping * np.diag(np.diag(normal)), -gradient)
+                longest = float(np.abs(step).max())
+                tried = unknowns + step * min(1.0, 1.0 / max(longest, 1e-12))
+                reached = self.cost(tried)
+                if reached < cost or damping > 1e6:
+                    break
+                damping *= 4
+            better = cost - reached
+            if better > 0:
+                unknowns, cost, damping = tried, reached, damping / 4
+            idle = idle + 1 if better < _SETTLED * cost else 0
+            if idle >= 2 or better <= 0:
+                break
+        return unknowns, np.linalg.inv(normal)
 
 
 def fit(curves: Sequence[Curve], prior: Calibration | None = None, start: Calibration | None = None) -> Calibration:
@@ -183,31 +309,37 @@ def fit(curves: Sequence[Curve], prior: Calibration | None = None, start: Calibr
     """
     if not curves:
         raise InputError("nothing to fit: no measured rows that the model covers.")
-    from scipy.optimize import least_squares  # noqa: PLC0415 - loads slowly, and only fitting needs it
+    space = _Space(prior or priors(), curves)
+    begin = np.zeros(len(space.spreads))
+    if start is not None:
+        for (name, key), place in space.place.items():
+            have, known = start.parameters[name], space.prior.parameters[name]
+            common = np.log(have.value / known.value)
+            if key is None:
+                begin[place] = common
+            elif key in have.classes:
+                begin[place] = np.log(have.classes[key] / known.classes.get(key, known.value)) - common
+    found, covariance = _Fit(space, _problem([_thinned(curve) for curve in curves], space)).run(begin)
+    variance = np.diag(covariance).copy()
+    for (name, key), place in space.place.items():
+        if key is not None:  # of common value and deviation together
+            other = space.place[name, None]
+            variance[place] += covariance[other, other] + 2 * covariance[place, other]
+    return space.calibration(found, np.sqrt(np.maximum(variance, 0.0)), curves)
 
-    space = _Space(prior or priors(), sorted({c.where.gpu for c in curves}), sorted({c.where.network for c in curves}))
-    problem = _problem([_thinned(curve) for curve in curves], space)
 
-    def residuals(unknowns: FloatArray) -> FloatArray:
-        entries = parts(problem.moves, space.figures(unknowns, problem)).total_s
-        best = np.minimum.reduceat(entries, problem.starts)
-        errors = problem.weight * (np.log(best) - problem.log_time) / _NOISE
-        softened = np.sign(errors) * np.sqrt(_BOUNDARY**2 * np.log1p((errors / _BOUNDARY) ** 2))
-        return np.concatenate([softened, unknowns / np.maximum(space.spreads, 1e-6)])
-
-    begin = np.zeros(len(space.spreads)) if start is None else space.unknowns(start)
-    found = least_squares(
-        residuals, begin, method="trf", x_scale="jac", max_nfev=_STEPS if start is None else _STEPS_FROM_NEAR, ftol=1e-4
-    )
-    return space.calibration(found.x, curves)
+def predicted_parts(curve: Curve, calibration: Calibration) -> Parts:
+    """What the time at each size of a curve is made of."""
+    block = moves_of(curve.moves, curve.where, curve.size_bytes)
+    figures = calibration.figures(curve.where.gpu, curve.where.network)
+    shape = (len(curve.size_bytes), len(curve.moves))
+    pick = picked(parts(block, figures).total_s.reshape(shape), curve.pick)
+    return parts(block.at(np.arange(shape[0]) * shape[1] + pick), figures)
 
 
 def predicted(curve: Curve, calibration: Calibration) -> FloatArray:
-    """Seconds at each size of a curve: the fastest of its movements."""
-    block = moves_of(curve.moves, curve.where, curve.size_bytes)
-    times = parts(block, calibration.figures(curve.where.gpu, curve.where.network)).total_s
-    best: FloatArray = times.reshape(len(curve.size_bytes), len(curve.moves)).min(axis=1)
-    return best
+    """Seconds at each size of a curve."""
+    return predicted_parts(curve, calibration).total_s
 
 
 def cross_validated(curves: Sequence[Curve], campaigns: Sequence[str] | None = None) -> dict[str, Calibration]:
@@ -219,25 +351,61 @@ def cross_validated(curves: Sequence[Curve], campaigns: Sequence[str] | None = N
     }
 
 
-def with_spreads(calibration: Calibration, errors: Mapping[str, Mapping[str, Sequence[float]]]) -> Calibration:
-    """The calibration with intervals from logarithms of measured over predicted, by campaign and `interval_class`.
+@dataclass(frozen=True, slots=True)
+class Errors:
+    """Rows of a situation that a calibration was not fitted to; R rows."""
 
-    Each campaign must have been left out of the fit its errors come from. Rows of a campaign err together: were they one,
-    a new campaign would lie beyond all n with probability 1/(n+1) on each side; were they independent, with none. The
-    ends are between: the percentiles 10 - 25/(n+1) and 90 + 25/(n+1). A guess, judged by coverage on campaigns left out.
+    campaign: str
+    size_bytes: FloatArray  # (R,)
+    error: FloatArray  # (R,) log(measured / predicted)
+    parameters: FloatArray  # (R,) variance from the parameters' uncertainty
+    shares: Mapping[str, FloatArray]
+    """(R,) each: how much of each component a time has."""
+
+
+def with_deviations(calibration: Calibration, errors: Sequence[Errors]) -> Calibration:
+    """The calibration with intervals from errors on campaigns that were left out of the fit they come from.
+
+    First the components: those under which the errors are likeliest, taken as normal and independent, errors beyond
+    _FAR_OFF deviations counted as if there. Then the percentiles 10 and 90 of errors over their deviation, by size class.
+    Campaigns weigh as the square root of their rows: neighbours err together.
     """
-    pooled: dict[str, list[float]] = {}
-    counts: Counter[str] = Counter()
-    for campaign in errors.values():
-        for name, found in campaign.items():
-            pooled.setdefault(name, []).extend(found)
-            counts[name] += 1
-    spreads = {}
-    for name, rows in sorted(pooled.items()):
-        if len(rows) >= _FEWEST_ERRORS:
-            tail = max(0.0, 0.1 - 0.25 / (counts[name] + 1))
-            low, high = np.exp(np.quantile(np.asarray(rows, np.float64), (tail, 1 - tail)))
-            spreads[name] = Spread(float(min(low, 1.0)), float(max(high, 1.0)), len(rows))
-    return Calibration(
-        calibration.parameters, calibration.fitted_to, calibration.seen_gpus, calibration.seen_networks, spreads
+    if not errors:
+        return calibration
+    error = np.concatenate([found.error for found in errors])
+    known = np.concatenate([found.parameters for found in errors])
+    rows = Counter[str]()
+    for found in errors:
+        rows[found.campaign] += len(found.error)
+    weight = np.concatenate([np.full(len(found.error), rows[found.campaign] ** -0.5) for found in errors])
+    names = list(COMPONENTS)
+    shares = np.concatenate(
+        [np.stack([found.shares.get(name, np.zeros(len(found.error))) for name in names], 1) for found in errors]
     )
+    squares = shares**2
+    guess = np.array([COMPONENTS[name] for name in names]) ** 2
+    components = guess.copy()
+    for _ in range(_ROUNDS):
+        variance = known + squares @ components
+        seen = np.minimum(error**2, _FAR_OFF**2 * variance)
+        # Each component's guess counts as _GUESS rows that hold nothing else.
+        above = (weight * seen / variance**2) @ squares + _GUESS * guess / components**2
+        below = (weight / variance) @ squares + _GUESS / components
+        components = components * np.sqrt(above / below)
+    found_components = dict(zip(names, np.sqrt(components).tolist(), strict=True))
+    deviation = np.sqrt(known + squares @ components)
+    sizes = np.array([size_class(size) for found in errors for size in found.size_bytes.tolist()])
+    spreads = {}
+    for name in SIZE_CLASSES:
+        mine = sizes == name
+        if mine.sum() >= _FEWEST_ERRORS:
+            low, high = _quantiles(np.stack([error[mine] / deviation[mine], weight[mine]], 1), (0.1, 0.9))
+            spreads[name] = Spread(min(low, 0.0), max(high, 0.0), int(mine.sum()))
+    return replace(calibration, components=found_components, spreads=spreads)
+
+
+def _quantiles(rows: FloatArray, shares: Sequence[float]) -> list[float]:
+    """Weighted quantiles of rows (R, 2) of value and weight."""
+    ordered = rows[rows[:, 0].argsort()]
+    passed = (ordered[:, 1].cumsum() - ordered[:, 1] / 2) / ordered[:, 1].sum()
+    return [float(value) for value in np.interp(shares, passed, ordered[:, 0])]

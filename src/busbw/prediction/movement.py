@@ -15,6 +15,7 @@ __all__ = ["ALGORITHMS", "PROTOCOLS", "Movement", "movements"]
 
 ALGORITHMS = ("Ring", "Tree", "NVLS", "NVLSTree", "CollNetChain", "PAT", "P2P")
 PROTOCOLS = ("LL", "LL128", "Simple")
+_P2P_PROTOCOLS = ("LL", "Simple")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,8 @@ class Movement:
     """Which efficiency the links reach: ring, nvls or p2p."""
     links: float = 1.0
     """Share of the links that the pattern can keep busy."""
+    copied: float = 0.0
+    """Bytes that a GPU copies or reduces at home besides, over S."""
 
 
 def movements(collective: str, where: Situation) -> list[Movement]:
@@ -53,17 +56,24 @@ def movements(collective: str, where: Situation) -> list[Movement]:
     elif collective in ("all_to_all", "all_to_all_v"):
         # Every GPU sends 1/N of S to each other rank; a domain sends what its n GPUs have for ranks elsewhere.
         away = inside * (ranks - inside) / ranks
-        found = [Movement("P2P", "Simple", 1.0, float(domains > 1), (inside - 1) / ranks, away, "p2p")]
+        found = [
+            Movement("P2P", protocol, 1.0, float(domains > 1), (inside - 1) / ranks, away, "p2p", copied=1 / ranks)
+            for protocol in _P2P_PROTOCOLS
+        ]
     elif collective == "send_recv":
         # nccl-tests' ring of sends: one GPU of a domain sends to the next domain, over one NIC.
         across = float(max(1, min(where.nics, inside))) if domains > 1 else 0.0
         found = [
-            Movement("P2P", "Simple", 1.0, float(domains > 1), float(inside > 1), across, "p2p", _pair_links(where))
+            Movement("P2P", protocol, 1.0, float(domains > 1), float(inside > 1), across, "p2p", _pair_links(where))
+            for protocol in _P2P_PROTOCOLS
         ]
     elif collective in ("gather", "scatter"):
         # The root's links carry everything but its own part; of it, what comes from elsewhere passes its domain's NICs.
         away = (ranks - inside) / ranks
-        found = [Movement("P2P", "Simple", 1.0, float(domains > 1), (ranks - 1) / ranks, away, "p2p")]
+        found = [
+            Movement("P2P", protocol, 1.0, float(domains > 1), (ranks - 1) / ranks, away, "p2p")
+            for protocol in _P2P_PROTOCOLS
+        ]
     else:
         return []
     return found
@@ -112,10 +122,21 @@ def _all_reduce(where: Situation) -> list[Movement]:
                 ring if several else 0.0,
                 "ring",
                 _ring_links(where),
+                1 / ranks,
             )
         )
         found.append(
-            Movement("Tree", protocol, 2.0 * (inside - 1), 2.0 * depth, chain, tree_wire, "ring", _ring_links(where))
+            Movement(
+                "Tree",
+                protocol,
+                2.0 * (inside - 1),
+                2.0 * depth,
+                chain,
+                tree_wire,
+                "ring",
+                _ring_links(where),
+                1 / inside,
+            )
         )
     if where.nvls and not several:
         found.append(Movement("NVLS", "Simple", 1.0, 0.0, multicast, 0.0, "nvls"))
@@ -123,7 +144,7 @@ def _all_reduce(where: Situation) -> list[Movement]:
         found.append(Movement("NVLSTree", "Simple", 1.0, 2.0 * depth, multicast, tree_wire, "nvls"))
     if where.sharp and several:
         # Chains of GPUs up to a head and down again; the network's switches reduce, so each NIC sees its part once.
-        found.append(Movement("CollNetChain", "Simple", 2.0 * (inside - 1), 2.0, chain, 1.0, "ring", 1.0))
+        found.append(Movement("CollNetChain", "Simple", 2.0 * (inside - 1), 2.0, chain, 1.0, "ring", 1.0, 1 / inside))
     return found
 
 
@@ -132,7 +153,7 @@ def _gather(where: Situation) -> list[Movement]:
     wire = (ranks - 1) / ranks
     across = wire if domains > 1 else 0.0
     found = [
-        Movement("Ring", protocol, ranks - domains, domains - 1.0, wire, across, "ring", _ring_links(where))
+        Movement("Ring", protocol, ranks - domains, domains - 1.0, wire, across, "ring", _ring_links(where), 1 / ranks)
         for protocol in PROTOCOLS
     ]
     if where.nvls and domains == 1:

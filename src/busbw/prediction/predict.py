@@ -23,6 +23,7 @@ from busbw.nccl import (
     load_constants,
 )
 from busbw.prediction.calibration import Calibration, load_calibration
+from busbw.prediction.choosing import FASTEST, chosen, cut_topology
 from busbw.prediction.movement import Movement, movements
 from busbw.prediction.situation import Situation, situation_of
 from busbw.prediction.timing import Parts, moves_of, parts
@@ -131,35 +132,33 @@ def predict_in(
         raise InputError(f"{collective} has no time model. Predicted are {', '.join(PREDICTED)}.")
     if where.ranks == 1:
         found = [Movement("P2P", "Simple", 0.0, 0.0, 0.0, 0.0, "p2p")]
-    function = function_of(collective)
     channels: tuple[int | None, ...] = (None,) * len(sizes)
     said = list(notes)
     figures = calibration.figures(where.gpu, where.network)
     block = moves_of(found, where, sizes.astype(np.float64))
-    every = parts(block, figures)
-    times = every.total_s.reshape(len(sizes), len(found))
-    pick = times.argmin(axis=1)
-    if function is not None and where.ranks > 1:
-        if model is not None:
-            pick, channels = _chosen(model, found, collective, sizes, pick)
-        elif settings is not None:
-            pick = _allowed(found, settings, collective, times)
-    entry = np.arange(len(sizes)) * len(found) + pick
-    taken = Parts(*(getattr(every, name)[entry] for name in Parts.__dataclass_fields__))
+    pick = chosen(where, None, found, collective, sizes.tolist())
+    if model is not None and where.ranks > 1:
+        pick, channels = _chosen(model, found, collective, sizes)
+    if (pick == FASTEST).any():
+        times = parts(block, figures).total_s.reshape(len(sizes), len(found))
+        fastest = times.argmin(axis=1) if settings is None else _allowed(found, settings, collective, times)
+        pick = np.where(pick == FASTEST, fastest, pick)
+    taken = parts(block.at(np.arange(len(sizes)) * len(found) + pick), figures)
     seen = calibration.has_seen(where.gpu, where.network if where.domains > 1 else None)
     if not seen:
         said.append(
             f"No measurement of {where.gpu} GPUs{f' over {where.network}' if where.domains > 1 else ''} was fitted: "
             "common values were taken, and the interval is wider."
         )
-    factors = np.array([calibration.interval(where, size) for size in sizes.tolist()]).reshape(-1, 2)
+    known_choice = where.library == "NCCL" or found[0].algorithm == "P2P"
+    low, high = calibration.factors(where, sizes.astype(np.float64), taken, known_choice)
     return Predictions(
         collective,
         where,
         sizes,
         taken.total_s,
-        taken.total_s * factors[:, 0],
-        taken.total_s * factors[:, 1],
+        taken.total_s * low,
+        taken.total_s * high,
         tuple(found[place].algorithm for place in pick.tolist()),
         tuple(found[place].protocol for place in pick.tolist()),
         channels,
@@ -171,16 +170,16 @@ def predict_in(
 def _communicator(
     cluster: Cluster, where: Situation, settings: Settings, version: str, notes: list[str]
 ) -> Communicator | None:
-    hosts = max(1, where.domain_ranks // cluster.node.gpus)
-    if where.ranks != cluster.gpus:
-        notes.append("NCCL's choice is modelled for whole clusters: the fastest algorithm was taken.")
-        return None
+    node = cluster.node
+    hosts = max(1, where.domain_ranks // node.gpus)
     load_constants(version)  # a version that is not known is wrong use, not a choice that is not known
-    if cluster.node.accelerator.compute_capability is None:
+    if node.accelerator.compute_capability is None:
         notes.append("RCCL's own choice is not modelled: the fastest algorithm was taken.")
         return None
     try:
-        topology, assumed = node_to_nccl_topology(cluster.node, hosts)
+        topology, assumed = node_to_nccl_topology(node, hosts)
+        if where.domain_ranks < node.gpus:
+            topology = cut_topology(topology, where.domain_ranks, max(1, where.nics) if where.domains > 1 else None)
         model = communicator(topology, where.domains, settings, version)
     except InputError as error:
         notes.append(
@@ -193,28 +192,26 @@ def _communicator(
 
 
 def _chosen(
-    model: Communicator, found: Sequence[Movement], collective: str, sizes: IntArray, fastest: IntArray
+    model: Communicator, found: Sequence[Movement], collective: str, sizes: IntArray
 ) -> tuple[IntArray, tuple[int | None, ...]]:
-    """The place of what NCCL chooses for each size, and its channels. CollNet, which its model lacks, stays as found."""
-    if [move.algorithm for move in found].count("CollNetChain"):
-        return fastest, (None,) * len(sizes)
+    """The place of what NCCL chooses for each size, and its channels. CollNet, which its model lacks: the fastest is taken."""
     function = function_of(collective)
-    if function is None:
-        return fastest, (None,) * len(sizes)
+    if function is None or any(move.algorithm == "CollNetChain" for move in found):
+        return np.full(len(sizes), FASTEST, np.int64), (None,) * len(sizes)
     choices = model.choices(function, sizes.tolist())
-    places = {(move.algorithm, move.protocol): place for place, move in enumerate(found)}
-    pick, channels = fastest.copy(), [*choices.channels.tolist()]
-    for row, (algorithm, protocol) in enumerate(
-        zip(choices.algorithm.tolist(), choices.protocol.tolist(), strict=True)
-    ):
-        pick[row] = places.get((Algorithm(algorithm).name, Protocol(protocol).name), pick[row])
-    return pick, tuple(channels)
+    places = np.full((len(Algorithm), len(Protocol)), FASTEST, np.int64)
+    for place, move in enumerate(found):
+        places[Algorithm[move.algorithm], Protocol[move.protocol]] = place
+    return places[choices.algorithm, choices.protocol], tuple(choices.channels.tolist())
 
 
 def _allowed(found: Sequence[Movement], settings: Settings, collective: str, times: FloatArray) -> IntArray:
     function = function_of(collective)
-    algorithms = settings.allowed_algorithms(function) if function is not None else None
-    protocols = settings.allowed_protocols(function) if function is not None else None
+    if function is None:
+        fastest: IntArray = times.argmin(axis=1)
+        return fastest
+    algorithms = settings.allowed_algorithms(function)
+    protocols = settings.allowed_protocols(function)
     left = [
         (algorithms is None or Algorithm[move.algorithm] in algorithms)
         and (protocols is None or Protocol[move.protocol] in protocols)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from busbw.errors import InputError
-from busbw.hardware import Accelerator, Cluster
+from busbw.hardware import Accelerator, Cluster, load_nodes
 
 __all__ = ["NETWORKS", "Situation", "gpu_class", "network_class", "situation_of"]
 
@@ -42,6 +42,8 @@ class Situation:
     """Whether switches of the network reduce (CollNet)."""
     library: str
     """NCCL or RCCL."""
+    node: str = ""
+    """Blueprint whose wiring NCCL's choice is modelled on; empty: its choice is not known."""
 
     def __post_init__(self) -> None:
         if self.ranks < 1 or self.domains < 1 or self.ranks % self.domains:
@@ -135,6 +137,7 @@ def situation_of(cluster: Cluster, ranks: int | None = None, *, mnnvl: bool = Tr
         nvls=switched and (node.accelerator.compute_capability or 0) >= 90 and ranks // domains > 2,
         sharp=sharp,
         library="RCCL" if amd else "NCCL",
+        node=node.name if node.name in load_nodes() else "",
     )
 
 

@@ -6,17 +6,22 @@ Imports diagnosis and everything under it; only the command line imports it.
 from busbw.reports.excerpts import Excerpt, Line, excerpts, visible
 from busbw.reports.html import GENERATOR, render_report, write_report
 from busbw.reports.machines import cluster_svg, fabric_lines, node_lines, node_svg
+from busbw.reports.predictions import MeasuredPoint, prediction_svg
+from busbw.reports.svg import standalone
 
 __all__ = [
     "GENERATOR",
     "Excerpt",
     "Line",
+    "MeasuredPoint",
     "cluster_svg",
     "excerpts",
     "fabric_lines",
     "node_lines",
     "node_svg",
+    "prediction_svg",
     "render_report",
+    "standalone",
     "visible",
     "write_report",
 ]

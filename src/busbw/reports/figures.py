@@ -25,6 +25,8 @@ from busbw.reports.svg import (
     SECOND,
     drawing,
     heat_colour,
+    label_decades,
+    label_sizes,
     printable,
     to_svg,
 )  # fmt: skip
@@ -117,8 +119,8 @@ def curve_svg(
         sizes = [p.size_bytes or 0 for p in points]
         if expected is not None and by_rate and max(sizes) >= expected.reached_at_bytes:
             _draw_expected(axes, expected, max(sizes))
-        _label_sizes(axes, sizes)
-        _label_decades(axes)
+        label_sizes(axes, sizes)
+        label_decades(axes)
         axes.set_xlabel("size of the larger buffer of a rank")
         axes.set_ylabel("busbw, GB/s" if by_rate else "time, us")
         axes.legend(loc="best", frameon=False, fontsize=8)
@@ -356,29 +358,3 @@ def _ends(names: Iterable[str]) -> tuple[str, ...]:
             dict.fromkeys(names), key=lambda n: [(len(p), p) if p.isdigit() else (0, p) for p in re.split(r"(\d+)", n)]
         )
     )
-
-
-def _label_sizes(axes: Axes, sizes: Sequence[int]) -> None:
-    """About six ticks at powers of two, in KiB, MiB, GiB."""
-    from matplotlib.ticker import NullLocator  # noqa: PLC0415 - loaded only where something is drawn
-
-    first, last = math.floor(math.log2(min(sizes))), math.ceil(math.log2(max(sizes)))
-    step = max(1, math.ceil((last - first) / 6))
-    ticks = [2**k for k in range(last, first - 1, -step)][::-1]
-    axes.set_xticks(ticks, [format_bytes(tick) for tick in ticks])
-    axes.xaxis.set_minor_locator(NullLocator())
-
-
-def _label_decades(axes: Axes) -> None:
-    """Plain numbers, about six to ten whatever the range."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator  # noqa: PLC0415 - loaded only where something is drawn
-
-    low, high = axes.get_ylim()
-    if high / low < 4:
-        low, high = low / 1.5, high * 1.5
-        axes.set_ylim(low, high)
-    decades = math.log10(high / low)
-    subs = (1.0, 2.0, 3.0, 4.0, 6.0, 8.0) if decades < 1 else (1.0, 2.0, 5.0) if decades < 3 else (1.0,)
-    axes.yaxis.set_major_locator(LogLocator(subs=subs))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.yaxis.set_minor_locator(NullLocator())

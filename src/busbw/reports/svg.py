@@ -8,17 +8,20 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from busbw.reports.excerpts import visible
+from busbw.units import format_bytes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["ALARM", "BAND", "FIRST", "GRID", "HEAT_NONE", "HEAT_STEPS", "INK", "MARK", "MUTED", "PAPER", "RAISED", "SECOND", "drawing", "heat_colour", "printable", "to_svg"]  # fmt: skip
+__all__ = ["ALARM", "BAND", "FIRST", "GRID", "HEAT_NONE", "HEAT_STEPS", "INK", "MARK", "MUTED", "PAPER", "RAISED", "SECOND", "drawing", "heat_colour", "label_decades", "label_sizes", "printable", "standalone", "to_svg"]  # fmt: skip
 
 HEAT_STEPS = 8
 """Shades of a pair matrix, `--heat-0` (as it should be) to `--heat-7` (worst)."""
@@ -122,6 +125,49 @@ def to_svg(figure: Figure, prefix: str, title: str, description: str = "") -> st
 
 SMALLEST = 0.8
 """How far a drawing shrinks on a narrow page before it scrolls: text of 9 pt is then as large as one of 7 pt."""
+
+
+def standalone(fragment: str) -> str:
+    """A drawing of `to_svg` as a file of its own: the page's light colours, on white.
+
+    Viewers beside browsers know no CSS variables, so none is left.
+    """
+    sheet = files("busbw.reports").joinpath("report.css").read_text("utf-8").split("@media", 1)[0]
+    colours = dict(re.findall(r"(--[\w-]+): (#[0-9a-f]{6});", sheet))
+    drawn = re.sub(r"var\((--[\w-]+)\)", lambda name: colours[name[1]], fragment)
+    box = re.search(r'viewBox="[\d.]+ [\d.]+ ([\d.]+) ([\d.]+)"', drawn)
+    if box is None:
+        raise ValueError("a drawing without a view box")
+    drawn = re.sub(r'\sstyle="width:[^"]*"', f' width="{box[1]}pt" height="{box[2]}pt"', drawn, count=1)
+    drawn = drawn.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
+    end = drawn.index("</desc>") + len("</desc>") if "</desc>" in drawn else drawn.index("</title>") + len("</title>")
+    return f'{drawn[:end]}<rect width="100%" height="100%" fill="{colours["--paper"]}"/>{drawn[end:]}\n'
+
+
+def label_sizes(axes: Axes, sizes: Sequence[int]) -> None:
+    """About six ticks at powers of two, in KiB, MiB, GiB."""
+    from matplotlib.ticker import NullLocator  # noqa: PLC0415 - loaded only where something is drawn
+
+    first, last = math.floor(math.log2(min(sizes))), math.ceil(math.log2(max(sizes)))
+    step = max(1, math.ceil((last - first) / 6))
+    ticks = [2**k for k in range(last, first - 1, -step)][::-1]
+    axes.set_xticks(ticks, [format_bytes(tick) for tick in ticks])
+    axes.xaxis.set_minor_locator(NullLocator())
+
+
+def label_decades(axes: Axes) -> None:
+    """Plain numbers, about six to ten whatever the range."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator  # noqa: PLC0415 - loaded only where something is drawn
+
+    low, high = axes.get_ylim()
+    if high / low < 4:
+        low, high = low / 1.5, high * 1.5
+        axes.set_ylim(low, high)
+    decades = math.log10(high / low)
+    subs = (1.0, 2.0, 3.0, 4.0, 6.0, 8.0) if decades < 1 else (1.0, 2.0, 5.0) if decades < 3 else (1.0,)
+    axes.yaxis.set_major_locator(LogLocator(subs=subs))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_minor_locator(NullLocator())
 
 
 def _own(tag: str, prefix: str) -> str:

@@ -19,8 +19,9 @@ from busbw.hardware.links import FloatArray, IntArray
 from busbw.simulation import _packets
 from busbw.simulation.packet_routes import PacketRoutes, as_uint32, packet_routes
 from busbw.simulation.packet_settings import OVERFLOWS, SENDERS, PacketSettings, packet_settings
+from busbw.simulation.simulate import StallError
 
-__all__ = ["PACKET_ROUTINGS", "PacketFlows", "PacketTimeline", "StalledError", "simulate_packets"]
+__all__ = ["PACKET_ROUTINGS", "PacketFlows", "PacketTimeline", "simulate_packets"]
 
 PACKET_ROUTINGS = ("d-mod-k", "ecmp", "spray", "random", "adaptive")
 """d-mod-k, ecmp: one path a flow, as `busbw.hardware.routing` gives it. spray: packets of a flow in turn over all paths,
@@ -31,10 +32,6 @@ _ENDED = ("running", "done", "stalled", "time limit", "event limit", "memory lim
 _PIECE_EVENTS = 1 << 18
 """Events between two looks at the clock and at Ctrl-C: a few hundredths of a second."""
 _PS = 1e12
-
-
-class StalledError(InputError):
-    """Nothing moves any more and some flow has not ended; the message names the links that wait for one another."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -154,7 +151,7 @@ def simulate_packets(
     Limits: end_at_s in simulated time, most_events, most_bytes of memory, most_s of wall time; what is known then is
     returned, as it is after Ctrl-C with partial. progress is called with (events, simulated seconds) a few times a second.
     Raises InputError for flows between endpoints that are not there or not joined, and for a link without bandwidth;
-    StalledError where the network stands still, unless partial.
+    StallError where the network stands still, unless partial.
     """
     settings = packet_settings(transport) if isinstance(transport, str) else transport
     if routing not in PACKET_ROUTINGS:
@@ -180,7 +177,7 @@ def simulate_packets(
         else ()
     )
     if ended == "stalled" and not partial:
-        raise StalledError(_stall_message(simulation, waiting))
+        raise StallError(_stall_message(simulation, waiting))
     return _timeline(simulation, ended, flows, routes, waiting)
 
 

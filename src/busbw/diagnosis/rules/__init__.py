@@ -11,6 +11,7 @@ from busbw.diagnosis.rules import (
     benchmark,
     bootstrap,
     counters,
+    curve_shape,
     desync,
     environment,
     fabric_path,
@@ -22,6 +23,7 @@ from busbw.diagnosis.rules import (
     ibgda,
     in_network,
     interface,
+    latecomers,
     library_version,
     network_fallback,
     nic_resources,
@@ -31,6 +33,7 @@ from busbw.diagnosis.rules import (
     pcie,
     peer_to_peer,
     ports,
+    ras,
     shared_memory,
     straggler,
     topology,
@@ -41,9 +44,9 @@ __all__ = ["RULES", "Rule"]
 Rule = Callable[[Facts], Iterator[Finding]]
 
 _FAMILIES = (
-    desync, first_failure, hangs, straggler, fabric_path, gpudirect, ports, counters,  # ranks that differ from each other
+    desync, first_failure, hangs, ras, latecomers, straggler, fabric_path, gpudirect, ports, counters,  # ranks that differ from each other
     gpu, nvlink, host_stalls, shared_memory, interface, bootstrap, nic_resources, path_to_peer, peer_to_peer, ibgda, nvshmem, network_fallback, library_version, in_network,
-    environment, pcie, affinity, topology, benchmark,  # absolute expectations
+    environment, pcie, affinity, topology, benchmark, curve_shape,  # absolute expectations
 )  # fmt: skip
 
 RULES: tuple[Rule, ...] = tuple(rule for family in _FAMILIES for rule in family.RULES)

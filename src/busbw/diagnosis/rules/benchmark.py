@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from busbw.diagnosis.facts import Curve, Event, Facts, Point, lines_of
 from busbw.diagnosis.findings import Check, Finding
+from busbw.diagnosis.hypotheses import gpu_of
 from busbw.diagnosis.rules.shared import active
 from busbw.hardware import (
     ExpectedRange,
@@ -39,13 +40,6 @@ def plateau(curve: Curve) -> tuple[float, list[Point]] | None:
     return best.busbw_bytes_per_s or 0.0, sorted(rows, key=lambda p: -(p.size_bytes or 0))
 
 
-def _gpu(facts: Facts, curve: Curve) -> str | None:
-    """The one kind of GPU that the table's own file names; if it names none, that all files together name."""
-    known = [(name, at.artefact) for _, name, at in facts.devices if name and find_accelerator(name) is not None]
-    names = {name for name, artefact in known if artefact == curve.artefact} or {name for name, _ in known}
-    return names.pop() if len(names) == 1 else None
-
-
 def _network(facts: Facts) -> tuple[float | None, int | None]:
     """(Gb/s of one NIC, NICs per node) as far as said."""
     rates = [float(e.fields["rate"]) for e in facts.all("rdma.rate") if e.fields.get("rate")]
@@ -54,7 +48,7 @@ def _network(facts: Facts) -> tuple[float | None, int | None]:
 
 def expected_of(facts: Facts, curve: Curve) -> ExpectedRange | None:
     """The healthy range of this table's plateau; None where the description does not suffice to tell."""
-    gpu = _gpu(facts, curve)
+    gpu = gpu_of(facts, curve)
     if (
         gpu is None
         or curve.ranks is None
@@ -95,7 +89,7 @@ def below_expectation(facts: Facts) -> Iterator[Finding]:
         judged = [p for p in rows if (p.size_bytes or 0) >= expected.reached_at_bytes]
         if not judged or rate >= expected.low_bytes_per_s:
             continue
-        near = matching_tiers(rate, tiers(_gpu(facts, curve)))
+        near = matching_tiers(rate, tiers(gpu_of(facts, curve)))
         kind = _suspect(near, curve, facts)
         tier = f", as {near[0].name} gives" if near else ""
         yield Finding(
@@ -132,7 +126,7 @@ def crawling_between_nodes(facts: Facts) -> Iterator[Finding]:
     one NIC of 100 Gb/s, so this is TCP, or staging through the host. Needs no knowledge of the NICs. Silent for PCIe cards and small sizes.
     """
     for curve in facts.curves:
-        gpu = find_accelerator(_gpu(facts, curve))
+        gpu = find_accelerator(gpu_of(facts, curve))
         if gpu is None or (gpu.nvlinks.value or 0) < _NVLINKS_OF_A_SWITCHED_GPU:
             continue
         found = plateau(curve)

@@ -37,12 +37,12 @@ struct DcqcnSender {
   }
   void alpha_timer(const DcqcnSettings& with) {
     alpha = (1 - with.g) * alpha;
-    alpha_due += with.alpha_timer;
+    alpha_due = alpha_due + with.alpha_timer;
   }
   void increase_timer(const DcqcnSettings& with) {
     ++timer_rounds;
     increase(with);
-    increase_due += with.increase_timer;
+    increase_due = increase_due + with.increase_timer;
   }
   void sent(const DcqcnSettings& with, std::int64_t count) {
     bytes += count;

@@ -355,7 +355,7 @@ class PacketSimulation {
       const std::uint32_t first = routes_.first[node];
       paths = std::min<std::uint64_t>(paths * (routes_.first[node + 1] - first), kMostPaths);
       const Link& link = links_[routes_.link[first]];
-      delay += link.latency + sending_time(link, bytes);
+      delay = delay + link.latency + sending_time(link, bytes);
       node = routes_.node[first];
     }
     return {static_cast<std::uint32_t>(paths), delay};

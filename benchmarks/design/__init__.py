@@ -1,0 +1,7 @@
+"""The figures of designing: one file a family."""
+
+from benchmarks.design import bounds, greedy
+
+__all__ = ["BENCHMARKS"]
+
+BENCHMARKS = (*bounds.BENCHMARKS, *greedy.BENCHMARKS)
