@@ -3,6 +3,7 @@
 Knows no algorithm by name. May import collectives, hardware, statistics, units and errors; never prediction.
 """
 
+from busbw.simulation.lowering import task_program
 from busbw.simulation.program import (
     Channel,
     Compute,
@@ -42,4 +43,5 @@ __all__ = [
     "Tasks",
     "Timeline",
     "simulate",
+    "task_program",
 ]

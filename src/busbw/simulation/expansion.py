@@ -21,6 +21,7 @@ from busbw.simulation.program import (
     Receive,
     Send,
     Stream,
+    Table,
     TaskProgram,
 )
 from busbw.simulation.symmetry import Orbits
@@ -161,22 +162,14 @@ class _Connections:
         return len(self.src)
 
     def sizes(self, channel: Channel) -> IntArray:
-        """(C,) or nothing."""
+        """(C,) bytes of messages whose instruction leaves them open."""
         if channel.size_bytes is None:
             return np.zeros(self.count, np.int64)
-        rows = (
-            np.searchsorted(_all_senders(channel), self.source)
-            if channel.size_bytes.shape[0] != len(self.source)
-            else slice(None)
-        )
-        return np.asarray(channel.size_bytes[rows][self.ids >= 0], np.int64)
-
-
-def _all_senders(channel: Channel) -> IntArray:
-    peers = channel.peers
-    ranks = getattr(peers, "ranks", None)
-    assert channel.size_bytes is not None
-    return np.asarray(ranks if ranks is not None else np.arange(len(channel.size_bytes)), np.int64)
+        table = channel.size_bytes
+        if len(table) != len(self.source):
+            every = channel.peers.ranks if isinstance(channel.peers, Table) else np.arange(len(table))
+            table = table[np.minimum(np.searchsorted(every, self.source), len(table) - 1)]
+        return np.asarray(table[self.ids >= 0], np.int64)
 
 
 def _members(stream: Stream, ranks: IntArray, orbits: Orbits) -> IntArray:

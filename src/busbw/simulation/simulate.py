@@ -9,11 +9,13 @@ from pathlib import Path
 
 import numpy as np
 
+from busbw.collectives.schedule import BoundSchedule
 from busbw.errors import InputError
 from busbw.hardware.cluster import Cluster
 from busbw.hardware.fabrics import Fabric
 from busbw.simulation import _flow
 from busbw.simulation.expansion import Expansion, expand
+from busbw.simulation.lowering import task_program
 from busbw.simulation.network import Network
 from busbw.simulation.program import TaskProgram
 from busbw.simulation.symmetry import Orbits, orbits_of
@@ -56,9 +58,10 @@ class StallError(InputError):
 
 
 def simulate(
-    program: TaskProgram,
+    program: TaskProgram | BoundSchedule,
     cluster: Cluster | Fabric,
     *,
+    size_bytes: int | None = None,
     routing: str | None = None,
     seed: int = 0,
     fold: bool = True,
@@ -67,7 +70,7 @@ def simulate(
     limits: Limits | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> Timeline:
-    """When everything in a program happened.
+    """When everything in a program, or in a schedule that moves size_bytes, happened.
 
     A cluster's GPUs are the ranks; of a bare fabric the endpoints are. routing: the cluster's own if not given; seed: of
     ECMP. fold: simulate one rank of each set that symmetry makes equal; the result is the same to the picosecond.
@@ -77,6 +80,10 @@ def simulate(
     """
     begun, limits = time.monotonic(), limits or Limits()
     try:
+        if isinstance(program, BoundSchedule):
+            if size_bytes is None:
+                raise ValueError("a schedule needs size_bytes, what it shall move")
+            program = task_program(program, size_bytes)
         network = Network.of(cluster, routing, seed)
         orbits = orbits_of(network, program) if fold else Orbits(network, ())
         expansion = expand(program, network, orbits)
