@@ -3,6 +3,7 @@
 Knows no algorithm by name. May import collectives, hardware, statistics, units and errors; never prediction.
 """
 
+from busbw.simulation.conditions import Background, Conditions, LinkFailure
 from busbw.simulation.lowering import task_program
 from busbw.simulation.program import (
     Channel,
@@ -23,11 +24,14 @@ from busbw.simulation.simulate import Limits, Progress, StallError, simulate
 from busbw.simulation.timeline import Repeat, Tasks, Timeline
 
 __all__ = [
+    "Background",
     "Channel",
     "Compute",
+    "Conditions",
     "Delay",
     "Drain",
     "Limits",
+    "LinkFailure",
     "Loop",
     "Others",
     "Peers",

@@ -14,7 +14,8 @@ from busbw.errors import InputError
 from busbw.hardware.cluster import Cluster
 from busbw.hardware.fabrics import Fabric
 from busbw.simulation import _flow
-from busbw.simulation.expansion import Expansion, expand
+from busbw.simulation.conditions import Conditions, find_links
+from busbw.simulation.expansion import Expansion, Outage, expand
 from busbw.simulation.lowering import task_program
 from busbw.simulation.network import Network
 from busbw.simulation.program import TaskProgram
@@ -62,6 +63,7 @@ def simulate(
     cluster: Cluster | Fabric,
     *,
     size_bytes: int | None = None,
+    conditions: Conditions | None = None,
     routing: str | None = None,
     seed: int = 0,
     fold: bool = True,
@@ -78,15 +80,18 @@ def simulate(
     On Ctrl-C, or past a limit, what is known comes back, and `Timeline.stopped` says why.
     Raises StallError where ranks wait for ever, InputError where a link has no capacity or no way leads.
     """
-    begun, limits = time.monotonic(), limits or Limits()
+    begun, limits, conditions = time.monotonic(), limits or Limits(), conditions or Conditions()
     try:
         if isinstance(program, BoundSchedule):
             if size_bytes is None:
                 raise ValueError("a schedule needs size_bytes, what it shall move")
             program = task_program(program, size_bytes)
-        network = Network.of(cluster, routing, seed)
-        orbits = orbits_of(network, program) if fold else Orbits(network, ())
-        expansion = expand(program, network, orbits)
+        healthy = Network.of(cluster, routing, seed)
+        network = conditions.applied_to(healthy)
+        orbits = orbits_of(network, program) if fold and conditions.none else Orbits(network, ())
+        outages = tuple(Outage(find_links(network, f.link), f.at_s, f.reroute_s, f.until_s) for f in conditions.later())
+        program = conditions.added_to(program)
+        expansion = expand(program, network, orbits, conditions.slowness(network.ranks), outages)
     except ValueError as error:
         raise InputError(f"{error}") from error
     _refuse_closed_links(expansion, network)
