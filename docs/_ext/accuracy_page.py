@@ -8,7 +8,14 @@ from typing import Any
 
 from benchmarks.accuracy_page import SIZES, load_record
 
-__all__ = ["accuracy_faults", "accuracy_overall", "accuracy_platforms", "accuracy_rows", "accuracy_sources"]
+__all__ = [
+    "accuracy_faults",
+    "accuracy_overall",
+    "accuracy_platforms",
+    "accuracy_rows",
+    "accuracy_sources",
+    "predicted_curve",
+]
 
 _MEANING = {
     "healthy": "nothing broken",
@@ -41,7 +48,7 @@ def _overall(found: Mapping[str, Any]) -> str:
 def accuracy_platforms() -> str:
     """A row a platform: ours, NCCL's own estimate, alpha-beta, each over all sizes and by size class."""
     lines = [
-        "| platform | tables | rows | | all | small | middle | large |",
+        "| platform | tables | rows | error in % | all | small | middle | large |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for platform in load_record()["platforms"]:
@@ -52,7 +59,7 @@ def accuracy_platforms() -> str:
             if number and found["all"] is None:
                 continue
             head = [platform["name"], str(platform["tables"]), str(platform["rows"])] if not number else ["", "", ""]
-            lines.append(_row([*head, said, *("-" if found[size] is None else f"{found[size]:g} %" for size in SIZES)]))
+            lines.append(_row([*head, said, *("-" if found[size] is None else f"{found[size]:g}" for size in SIZES)]))
     return "\n".join(lines)
 
 
@@ -93,6 +100,16 @@ def accuracy_faults() -> str:
 def accuracy_sources() -> str:
     """The tables by id."""
     return ", ".join(f"`{name}`" for name in load_record()["sources"])
+
+
+def predicted_curve() -> str:
+    """The figure of docs/predict.md, drawn by the model of this build."""
+    from busbw.hardware import find_cluster  # noqa: PLC0415 - only where the page is built
+    from busbw.prediction import predict  # noqa: PLC0415
+    from busbw.reports import prediction_svg, standalone  # noqa: PLC0415
+
+    result = predict(find_cluster("dgx-h100", 2)[0], "all_reduce", [8 << place for place in range(32)])
+    return f"```{{raw}} html\n{standalone(prediction_svg(result, title='all-reduce, 2 x dgx-h100, 16 ranks'))}\n```"
 
 
 def _row(cells: Iterable[str]) -> str:
