@@ -56,7 +56,8 @@ def _program(rank: RankPlan, block: int) -> list[_Instruction]:
         if (rank.walks[mine["walk"]]["parts"] != 1).any() or mine[0]["op"] == Op.SLICES:
             raise TooManyError("shares and slices are not known here")
         operands = tuple(
-            (int(r["via"]), int(r["src_buffer"]), int(r["src"]), int(r["dst_buffer"]), int(r["dst"]), int(r["count"])) for r in mine
+            (int(r["via"]), int(r["src_buffer"]), int(r["src"]), int(r["dst_buffer"]), int(r["dst"]), int(r["count"]))
+            for r in mine
         )
         out.append(_Instruction(Op(int(mine[0]["op"])), operands, int(mine[0]["count"])))
     return out
@@ -116,7 +117,9 @@ class _World:
             for via, source, first, target, at, count in one.rows:
                 if via != LOCAL and one.op not in _FIFO_OPS and one.op < Op.SYNC:
                     return None
-                cells |= set(self.cell(number, source, first, count) or ()) | set(self.cell(number, target, at, count) or ())
+                cells |= set(self.cell(number, source, first, count) or ()) | set(
+                    self.cell(number, target, at, count) or ()
+                )
         return cells
 
     def _private(self) -> list[set[int]]:
@@ -281,7 +284,9 @@ class _World:
                     values = [memory[cell] for cell in cells]
                     total = values if total is None else [_sum(a, b) for a, b in zip(total, values, strict=False)]
             for via, _, _, target, at, count in one.rows:
-                for cell, value in zip(self.cell(self._owner(number, via), target, at, count) or (), total or (), strict=False):
+                for cell, value in zip(
+                    self.cell(self._owner(number, via), target, at, count) or (), total or (), strict=False
+                ):
                     memory[cell] = value
             return
         for via, source, first, target, at, count in one.rows:
@@ -345,7 +350,16 @@ class _World:
 
 def _resized(rank: RankPlan, sizes: tuple[int, int, int]) -> RankPlan:
     return RankPlan(
-        rank.rank, sizes[0], sizes[1], sizes[2], rank.instructions, rank.blocks, rank.connections, rank.walks, rank.groups, rank.semaphores
+        rank.rank,
+        sizes[0],
+        sizes[1],
+        sizes[2],
+        rank.instructions,
+        rank.blocks,
+        rank.connections,
+        rank.walks,
+        rank.groups,
+        rank.semaphores,
     )
 
 
@@ -378,7 +392,9 @@ def final_states(plan: Plan, in_place: bool, most_states: int = 200_000, slots: 
     for places, memory, fifos, counters, _, _ in _ends(world, most_states):
         done = all(place == len(program) for place, program in zip(places, world.programs, strict=True))
         results = tuple(
-            memory[world.base[rank, Buffer.OUTPUT] + chunk] for rank in world.ranks for chunk in range(world.size[rank, Buffer.OUTPUT])
+            memory[world.base[rank, Buffer.OUTPUT] + chunk]
+            for rank in world.ranks
+            for chunk in range(world.size[rank, Buffer.OUTPUT])
         )
         left = tuple((key, value) for key, value in counters if value)
         out.add((done, results if done else None, fifos if done else None, left if done else None))
@@ -398,6 +414,8 @@ def behaviours(plan: Plan, rank: int, in_place: bool, most_states: int = 50_000)
     out = set()
     for places, memory, fifos, _, _, _ in _ends(world, most_states):
         done = all(place == len(program) for place, program in zip(places, world.programs, strict=True))
-        results = tuple(memory[world.base[rank, Buffer.OUTPUT] + chunk] for chunk in range(world.size[rank, Buffer.OUTPUT]))
+        results = tuple(
+            memory[world.base[rank, Buffer.OUTPUT] + chunk] for chunk in range(world.size[rank, Buffer.OUTPUT])
+        )
         out.add((done, results, fifos))
     return out

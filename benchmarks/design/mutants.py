@@ -92,7 +92,11 @@ def _wrong_buffer(side: str) -> Callable[[RankPlan, int], RankPlan | None]:
         now = int(rows[place][f"{side}_buffer"])
         if rows[place]["op"] not in _MOVES or now == Buffer.NONE:
             return None
-        other = [buffer for buffer in (Buffer.INPUT, Buffer.OUTPUT, Buffer.SCRATCH) if buffer != now and rank.chunks_of(buffer)]
+        other = [
+            buffer
+            for buffer in (Buffer.INPUT, Buffer.OUTPUT, Buffer.SCRATCH)
+            if buffer != now and rank.chunks_of(buffer)
+        ]
         if not other:
             return None
         rows[f"{side}_buffer"][place] = other[place % len(other)]
@@ -147,9 +151,7 @@ def mutants(plan: Plan, each: int, lots: np.random.Generator) -> Iterator[Mutant
     """Up to `each` mutants of every class, at ranks and rows drawn by lot; loops are written out first."""
     for kind, change in CLASSES.items():
         tries = [
-            (rank, place)
-            for rank in range(plan.ranks)
-            for place in _whole(plan.rank(rank).unrolled().instructions)
+            (rank, place) for rank in range(plan.ranks) for place in _whole(plan.rank(rank).unrolled().instructions)
         ]
         made = 0
         for number in lots.permutation(len(tries)).tolist():
@@ -207,7 +209,10 @@ def library_plans(ranks: int, most_shapes: int = 2) -> Iterator[tuple[str, Plan]
                     held = [plan.rank(rank) for rank in range(plan.ranks)]
                 except ValueError:  # not for this number of ranks, or not in place
                     continue
-                yield f"{name} {'x'.join(map(str, shape))}{' in place' if in_place else ''}", replace(plan, rank_plan=held.__getitem__)
+                yield (
+                    f"{name} {'x'.join(map(str, shape))}{' in place' if in_place else ''}",
+                    replace(plan, rank_plan=held.__getitem__),
+                )
 
 
 def _shapes(ranks: int, axes: int) -> Iterator[tuple[int, ...]]:
