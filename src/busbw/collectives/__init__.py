@@ -5,20 +5,27 @@ taken from `busbw.collectives.algorithms`, or made of tables (`forest`, `from_tr
 """
 
 from busbw.collectives.collective import KINDS, Collective, Routing
+from busbw.collectives.cost import Cost, cost
 from busbw.collectives.expansion import Moves, expand
 from busbw.collectives.forests import Tree, forest, from_transfers, orbit_forest
 from busbw.collectives.kinds import COLLECTIVES, bus_factor, collective_named
+from busbw.collectives.lowering import lower, plan_of
+from busbw.collectives.passes import compose, folded, pipelined, replicate, reverse
+from busbw.collectives.proof import Proof, prove
 from busbw.collectives.provenance import Fault, violations
 from busbw.collectives.schedule import BoundSchedule, Mode, Region, Schedule, Transfer
+from busbw.collectives.schedule_json import from_json, to_json
 
 __all__ = [
     "COLLECTIVES",
     "KINDS",
     "BoundSchedule",
     "Collective",
+    "Cost",
     "Fault",
     "Mode",
     "Moves",
+    "Proof",
     "Region",
     "Routing",
     "Schedule",
@@ -26,9 +33,20 @@ __all__ = [
     "Tree",
     "bus_factor",
     "collective_named",
+    "compose",
+    "cost",
     "expand",
+    "folded",
     "forest",
+    "from_json",
     "from_transfers",
+    "lower",
     "orbit_forest",
+    "pipelined",
+    "plan_of",
+    "prove",
+    "replicate",
+    "reverse",
+    "to_json",
     "violations",
-]  # fmt: skip
+]

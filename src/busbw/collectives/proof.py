@@ -1,12 +1,15 @@
 """Proof that a schedule keeps its promise at numbers of ranks at which nobody can execute all of them.
 
-Two ways, whichever fits; both are exact about every rank and chunk unless the proof says otherwise:
+Ways, whichever fits; all are exact about every rank and chunk unless the proof says otherwise:
 
 - One rank for all. If renumbering the ranks by a group that takes any rank to any other takes the schedule to itself (rotations along the axes; xor, or reflections, for powers
   of two), all ranks do the same, seen from themselves. Then one rank is executed: what arrives from a peer is what the rank itself holds, renumbered. Sets of
   contributors are kept as boxes (intervals along each axis, subcubes for xor); a union that is no box is not decided. That the group fits is shown
   by form (every rank expression is r + f(steps), every chunk index k r + f(steps)), on all ranks, or on a sample of ranks: `Proof.symmetry` says which.
-- All ranks, few chunks (trees). Contributors are kept as their number and the sum of a random 64-bit number each: a wrong set passes with a chance
+- A reduce_scatter or reduce is proved backwards: where copies bring every chunk to every rank once, its way is a tree, and the tree sums in reverse. An
+  all_reduce of two halves is proved by halves.
+- All moves at once, for collectives that only copy chunks to the place of their number (trees): a place holds its chunk or nothing.
+- All ranks, few chunks (trees that sum). Contributors are kept as their number and the sum of a random 64-bit number each: a wrong set passes with a chance
   below 2^-50 (`Proof.method` says so).
 
 What is proved, is proved for the sizes that were bound. The library's schedules are besides executed in full at every number of ranks up to 64 by the benchmarks.
@@ -592,7 +595,7 @@ class _Subcubes:
         return a if overlap and a == b else None
 
     def overlap(self, a, b) -> bool:  # type: ignore[no-untyped-def]
-        return (a[0] ^ b[0]) & ~(a[1] | b[1]) == 0
+        return bool((a[0] ^ b[0]) & ~(a[1] | b[1]) == 0)
 
     def whole(self, box) -> bool:  # type: ignore[no-untyped-def]
         return bool(box[1] == self.size - 1)
@@ -694,7 +697,7 @@ def _all_ranks(bound: BoundSchedule) -> Proof:
 def _two_sums(place: IntArray, message: IntArray) -> bool:
     """Whether two messages form a sum in one place."""
     pairs = np.unique(np.stack([place, message]), axis=1)
-    return len(np.unique(pairs[0])) != pairs.shape[1]
+    return bool(len(np.unique(pairs[0])) != pairs.shape[1])
 
 
 def _presence(bound: BoundSchedule) -> Proof:
@@ -730,10 +733,11 @@ def _presence(bound: BoundSchedule) -> Proof:
     rows = place * (int(moves.step.max(initial=0)) + 1) + moves.step
     if _distinct(rows) != len(rows):
         faults.append(_fault(bound, moves, 0, "two-writers", "or another chunk is written twice in one step"))
-    wanted = {
-        "broadcast": lambda: np.arange(bound.ranks * chunks), "all_gather": lambda: np.arange(bound.ranks * chunks),
-        "scatter": lambda: owner * chunks + every, "gather": lambda: bound.root * chunks + every,
-    }[kind]()  # fmt: skip
+    wanted = np.arange(bound.ranks * chunks)
+    if kind == "scatter":
+        wanted = owner * chunks + every
+    elif kind == "gather":
+        wanted = bound.root * chunks + every
     missing = np.setdiff1d(wanted, np.concatenate([places, start]))
     if len(missing):
         faults.append(Fault("missing", f"{_said(bound)}: at the end data[{missing[0] % chunks}] of rank {missing[0] // chunks} was never written", count=len(missing)))  # fmt: skip
