@@ -5,7 +5,6 @@ taken from `busbw.collectives.algorithms`, or made of tables (`forest`, `from_tr
 """
 
 from busbw.collectives.collective import KINDS, Collective, Routing
-from busbw.collectives.cost import Cost, cost
 from busbw.collectives.expansion import Moves, expand
 from busbw.collectives.forests import Tree, forest, from_transfers, orbit_forest
 from busbw.collectives.kinds import COLLECTIVES, bus_factor, collective_named
@@ -21,7 +20,6 @@ __all__ = [
     "KINDS",
     "BoundSchedule",
     "Collective",
-    "Cost",
     "Fault",
     "Mode",
     "Moves",
@@ -34,7 +32,6 @@ __all__ = [
     "bus_factor",
     "collective_named",
     "compose",
-    "cost",
     "expand",
     "folded",
     "forest",
