@@ -1,7 +1,7 @@
 """The figures of designing: one file a family."""
 
-from benchmarks.design import bounds, greedy
+from benchmarks.design import bounds, greedy, plans
 
 __all__ = ["BENCHMARKS"]
 
-BENCHMARKS = (*bounds.BENCHMARKS, *greedy.BENCHMARKS)
+BENCHMARKS = (*bounds.BENCHMARKS, *greedy.BENCHMARKS, *plans.BENCHMARKS)

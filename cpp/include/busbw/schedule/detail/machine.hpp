@@ -553,7 +553,8 @@ class Machine {
   void user_acts(std::size_t rank, bool reads) {
     const std::uint32_t actor = user(static_cast<std::uint32_t>(rank));
     const Time time = ++user_time_[rank];
-    const std::uint64_t token = kUserToken | rank;
+    const std::uint64_t boundary = reads ? blocks_[first_block_[rank]].launch + 1 : 0;  // before the launch of this number
+    const std::uint64_t token = kUserToken | boundary << kLaunchShift | rank;
     if (view_.candidates->dimension[actor] != kNoDimension)
       for (const Buffer buffer : {Buffer::kOutput, Buffer::kInput}) {
         const bool is_read = buffer == Buffer::kOutput;
@@ -600,8 +601,10 @@ class Machine {
   void report_race(const Access& now, const Access& before, std::uint32_t owner, std::int64_t piece, bool write) {
     const bool by_user = ((now.token | before.token) & kUserToken) != 0;
     const bool other_launch = (now.token >> kLaunchShift & 0x7f) != (before.token >> kLaunchShift & 0x7f);
-    const bool before_by_user = (before.token & kUserToken) != 0;
-    const Rule rule = before_by_user ? Rule::kNotEntered : !by_user && other_launch ? Rule::kRelaunchRace : Rule::kRace;
+    const bool now_by_user = (now.token & kUserToken) != 0;
+    const auto launch = [](std::uint64_t token) { return token >> kLaunchShift & 0x7f; };
+    const bool early = by_user && launch(now_by_user ? before.token : now.token) >= launch(now_by_user ? now.token : before.token);
+    const Rule rule = early ? Rule::kNotEntered : !by_user && other_launch ? Rule::kRelaunchRace : Rule::kRace;
     const auto [buffer, chunk] = view_.memory.name(owner, piece, view_.ranks[owner]);
     findings_.add({.rule = rule, .at = place_of_token(now.token), .other = place_of_token(before.token), .owner = static_cast<std::int32_t>(owner),
                    .buffer = static_cast<std::int32_t>(buffer), .chunk = chunk, .got = write ? 1 : 0});
