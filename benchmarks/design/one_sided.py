@@ -62,7 +62,10 @@ def _packet_rank(rank: int) -> RankPlan:
     block = builder.block()
     block.add(Op.PUT_PACKETS, [(far, _span(Buffer.INPUT, peer), _span(Buffer.SCRATCH, rank))])
     mine = _span(Buffer.INPUT, rank)
-    block.add(Op.REDUCE_PACKETS, [(LOCAL, mine, mine), (LOCAL, _span(Buffer.SCRATCH, peer), None), (far, None, _span(Buffer.SCRATCH, 2 + rank))])
+    block.add(
+        Op.REDUCE_PACKETS,
+        [(LOCAL, mine, mine), (LOCAL, _span(Buffer.SCRATCH, peer), None), (far, None, _span(Buffer.SCRATCH, 2 + rank))],
+    )
     block.sync()
     block.add(Op.UNPACK, [(LOCAL, _span(Buffer.SCRATCH, 2 + peer), _span(Buffer.INPUT, peer))])
     return builder.build()

@@ -41,7 +41,9 @@ def _mutants(options: Options) -> Measured:
     from benchmarks.design.mutants import CLASSES, tally
 
     found = tally([2, 3] if options.smoke else list(range(2, 9)), 1, _SEED)
-    counts = ", ".join(f"{found.total(one)} {one}" for one in ("killed", "equivalent: tried", "equivalent: proved", "missed"))
+    counts = ", ".join(
+        f"{found.total(one)} {one}" for one in ("killed", "equivalent: tried", "equivalent: proved", "missed")
+    )
     first = f"; first: {found.missed[0]}" if found.missed else ""
     return Measured(len(found.missed), note=f"{len(CLASSES)} classes; {counts}{first}")
 
@@ -58,7 +60,10 @@ def _false_alarms(options: Options) -> Measured:
             verdict = verify_plan(plan)
             if not verdict.legal:
                 alarms.append(f"{name}: {verdict.violations[0]}")
-    return Measured(len(alarms), note=f"{plans} plans at {sizes[0]} to {sizes[-1]} ranks" + (f"; first: {alarms[0]}" if alarms else ""))
+    return Measured(
+        len(alarms),
+        note=f"{plans} plans at {sizes[0]} to {sizes[-1]} ranks" + (f"; first: {alarms[0]}" if alarms else ""),
+    )
 
 
 def fuzz_importers(seeds: dict[str, bytes], trials: int, seed: int) -> list[str]:
@@ -73,7 +78,23 @@ def fuzz_importers(seeds: dict[str, bytes], trials: int, seed: int) -> list[str]
     from busbw.errors import InputError
 
     lots = np.random.default_rng(seed)
-    words = [b"0", b"-1", b"1", b"2", b"4294967296", b"99999999999999999999", b'"x"', b"null", b"true", b"[]", b"{}", b"1e9", b"i", b"s", b"rrcs"]
+    words = [
+        b"0",
+        b"-1",
+        b"1",
+        b"2",
+        b"4294967296",
+        b"99999999999999999999",
+        b'"x"',
+        b"null",
+        b"true",
+        b"[]",
+        b"{}",
+        b"1e9",
+        b"i",
+        b"s",
+        b"rrcs",
+    ]
     wrong = []
     names = sorted(seeds)
     for trial in range(trials):
