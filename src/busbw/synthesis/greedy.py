@@ -29,10 +29,12 @@ _ROUNDS_AHEAD = (8, 4, 2, 0)
 _WORK = 24e6
 """Transfers times 64-bit words of a set of chunks: about half a second on one core of 2020; more ways are tried while it lasts."""
 _MOST_TRANSFERS = 300_000
-"""Parts are not cut so finely that a schedule has more."""
+"""Parts are not cut so finely that a schedule has more, times the effort."""
 _MOST_TRIES = 40
 _LOOK_CLOSER = 1.02
 """Time over the bound of the cuts known so far from where on others are looked for."""
+_WORTH_MORE = 1.5
+"""A guess: what entering once may cost then."""
 _MOST_RANKS_CUT = 256
 """Least cuts between all ranks take about a second then."""
 _GOOD_ENOUGH = 1.001
@@ -78,9 +80,9 @@ def synthesise_greedily(
         raise ValueError(f"root {root} is no rank; they are 0 to {links.ranks - 1}")
 
     def best(task: _Task, cut: int | None = parts) -> Transfers:
-        found = _best_way(task, cut, most_chunks, _WORK * effort)
+        found = _best_way(task, cut, most_chunks, effort)
         if found.time_s > _LOOK_CLOSER * task.bound_s and (finer := task.with_more_clusters()):
-            return min(found, _best_way(finer, cut, most_chunks, _WORK * effort), key=lambda way: way.time_s)
+            return min(found, _best_way(finer, cut, most_chunks, effort), key=lambda way: way.time_s)
         return found
 
     back = links.reversed()
@@ -169,10 +171,12 @@ class _Spread:
         return _transfers(kind, links, chunks, self.chunk_bytes / parts, found, root=self.root)
 
     def with_more_clusters(self) -> _Spread | None:
-        """With those that only least cuts show; for all_gather of few ranks, because that takes long."""
-        if self.root is not None or self.links.ranks > _MOST_RANKS_CUT:
+        """With those that cost something, and those that only least cuts show; the latter for few ranks, because they take long."""
+        if self.root is not None:
             return None
-        clusters = tight_clusters(self.links, self.clusters)
+        clusters = narrow_clusters(self.links, _WORTH_MORE)
+        if self.links.ranks <= _MOST_RANKS_CUT:
+            clusters = tight_clusters(self.links, clusters)
         if len(clusters) == len(self.clusters):
             return None
         return _Spread(self.links, self.size_bytes, self.seed, None, clusters=clusters)
@@ -247,15 +251,17 @@ def _transfers(
     return Transfers(kind, links.ranks, chunks, chunk_bytes, root, chunk, src, dst, link, begin_ps, end_ps, copied)
 
 
-def _best_way(task: _Task, parts: int | None, most_chunks: int | None, work: float) -> Transfers:
+def _best_way(task: _Task, parts: int | None, most_chunks: int | None, effort: float) -> Transfers:
     """The best of the ways tried.
 
     The way that the estimate favours comes first, then ways that differ from the best in one place, then the estimate's order.
     """
-    bound_s = task.bound_s
+    work, bound_s = _WORK * effort, task.bound_s
     if not np.isfinite(bound_s):  # matching will say which rank can't be reached
         bound_s = 1.0
-    cuts = (parts,) if parts else [p for p in _PARTS if p == 1 or task.transfers(p) <= _MOST_TRANSFERS]
+    cuts = (
+        (parts,) if parts else [p for p in _PARTS if p == 1 or task.transfers(p) <= _MOST_TRANSFERS * max(effort, 1.0)]
+    )
     messages = (most_chunks,) if most_chunks else _MESSAGES
     estimate = {
         _Way(p, m, a): _overhead(task.links, task.chunk_bytes / cut, message, bound_s) + 1e-9 * a

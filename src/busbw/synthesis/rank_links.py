@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
+from math import inf
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,8 @@ __all__ = ["RankLinks", "cut_bound_s", "hops_between", "narrow_clusters", "tight
 
 _DISTINCT = 1.05
 """A guess: bandwidths closer than this are one class, so that measured ones do not make a cluster a link."""
+_WORTH = 1.5
+"""A guess: what entering once may cost where the first search left a bottleneck unused."""
 _FLOW_UNITS = 10_000
 """Of the widest link, for maximum flows in integers."""
 _MOST_CLASSES = 16
@@ -84,11 +87,11 @@ def _strong_components(links: RankLinks, used: NDArray[np.bool_]) -> NDArray[np.
     return labels
 
 
-def narrow_clusters(links: RankLinks) -> list[NDArray[np.int32]]:
+def narrow_clusters(links: RankLinks, worth: float = 1.02) -> list[NDArray[np.int32]]:
     """Sets of ranks that wide links connect strongly and that narrower ones enter, widest first; nested or disjoint.
 
-    Only those where entering once costs nothing: with every chunk entering the cluster once, over links in proportion to their
-    bandwidth, and spreading inside, no member takes longer than the cut round the cluster does.
+    Only those where entering once costs next to nothing: with every chunk entering the cluster once, over links in proportion to their
+    bandwidth, and spreading inside, no member takes longer than `worth` times what the cut round the cluster or round some rank does.
     """
     if not len(links):
         return []
@@ -105,7 +108,7 @@ def narrow_clusters(links: RankLinks) -> list[NDArray[np.int32]]:
         for members in np.split(order, np.flatnonzero(np.diff(labels[order])) + 1):
             if 1 < len(members) < links.ranks and members.tobytes() not in seen:
                 seen.add(members.tobytes())
-                if _enters_once_for_nothing(links, members):
+                if _cost_of_entering_once(links, members) <= worth:
                     found.append(members.astype(np.int32))
     return found
 
@@ -145,24 +148,31 @@ def tight_clusters(links: RankLinks, known: Sequence[NDArray[np.int32]] = ()) ->
         is_nested = all(len(np.intersect1d(members, other)) in (0, len(members), len(other)) for other in kept)
         is_new = all(len(members) != len(other) or (members != other).any() for other in kept)
         is_connected = len(np.unique(_strong_components(links, inside)[members])) == 1
-        if bound >= least / 2 and is_nested and is_new and is_connected and _enters_once_for_nothing(links, members):
+        if (
+            bound >= least / 2
+            and is_nested
+            and is_new
+            and is_connected
+            and _cost_of_entering_once(links, members) <= _WORTH
+        ):
             kept.append(members.astype(np.int32))
     return kept
 
 
-def _enters_once_for_nothing(links: RankLinks, members: NDArray[np.int64]) -> bool:
+def _cost_of_entering_once(links: RankLinks, members: NDArray[np.int64]) -> float:
     inside = np.zeros(links.ranks, bool)
     inside[members] = True
     to_member = inside[links.dst]
     rate = np.where(to_member, links.bandwidth_bytes_per_s, 0.0)
     from_outside = np.bincount(links.dst, np.where(inside[links.src], 0.0, rate), links.ranks)[members]
     from_inside = np.bincount(links.dst, np.where(inside[links.src], rate, 0.0), links.ranks)[members]
-    total = from_outside.sum()
+    total = float(from_outside.sum())
     if total == 0:
-        return False
+        return inf
     outer = 1 - len(members) / links.ranks
     rest = (1 - 1 / links.ranks) - outer * from_outside / total
-    return bool((rest / from_inside).max() <= outer / total)
+    least = max(outer / total, cut_bound_s(links, 1.0))
+    return float((rest / from_inside).max() / least)
 
 
 def cut_bound_s(
@@ -176,14 +186,14 @@ def cut_bound_s(
     if links.ranks == 1:
         return 0.0
     if ranks_too and into.min() == 0:
-        return float("inf")
+        return inf
     worst = (1 - 1 / links.ranks) / float(into.min()) if ranks_too else 0.0
     for members in clusters:
         inside = np.zeros(links.ranks, bool)
         inside[members] = True
         total = float(links.bandwidth_bytes_per_s[inside[links.dst] & ~inside[links.src]].sum())
         if total == 0:
-            return float("inf")
+            return inf
         worst = max(worst, (1 - len(members) / links.ranks) / total)
     return size_bytes * worst
 
