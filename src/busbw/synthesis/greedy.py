@@ -30,6 +30,8 @@ _WORK = 24e6
 """Transfers times 64-bit words of a set of chunks: about half a second on one core of 2020; more ways are tried while it lasts."""
 _MOST_TRANSFERS = 300_000
 """Parts are not cut so finely that a schedule has more, times the effort."""
+_MOST_AT_ALL = 4e7
+"""A schedule then takes 1 GB."""
 _MOST_TRIES = 40
 _LOOK_CLOSER = 1.02
 """Time over the bound of the cuts known so far from where on others are looked for."""
@@ -65,7 +67,7 @@ def synthesise_greedily(
 
     size_bytes is the larger of a rank's buffers. parts: chunks of a rank's part (of the whole in broadcast and reduce); most_chunks: chunks
     of a message; what is not given is chosen. The same arguments give the same schedule on every machine.
-    Raises ValueError for a collective it has no way for, RuntimeError if links leave a rank unreachable.
+    Raises ValueError for a collective it has no way for and for more than 40 million transfers, RuntimeError if links leave a rank unreachable.
 
     >>> ring = RankLinks.of(4, [(r, (r + 1) % 4, 50e9, 0.0) for r in range(4)])
     >>> found = synthesise_greedily("all_gather", ring, 4e9, parts=1)
@@ -80,6 +82,11 @@ def synthesise_greedily(
         raise ValueError(f"root {root} is no rank; they are 0 to {links.ranks - 1}")
 
     def best(task: _Task, cut: int | None = parts) -> Transfers:
+        if (least := task.transfers(cut or 1)) > _MOST_AT_ALL:
+            raise ValueError(
+                f"{collective} over {links.ranks} ranks is at least {least:.3g} transfers, more than {_MOST_AT_ALL:.0e}: "
+                "greedy matching writes every one down; take a schedule of the library or a forest"
+            )
         found = _best_way(task, cut, most_chunks, effort)
         if found.time_s > _LOOK_CLOSER * task.bound_s and (finer := task.with_more_clusters()):
             return min(found, _best_way(finer, cut, most_chunks, effort), key=lambda way: way.time_s)

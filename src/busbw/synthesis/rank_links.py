@@ -14,8 +14,13 @@ from numpy.typing import NDArray
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import breadth_first_order, connected_components, maximum_flow, shortest_path
 
+from busbw.collectives.bounds import CapacityGraph
+
 __all__ = ["RankLinks", "cut_bound_s", "hops_between", "narrow_clusters", "tight_clusters"]
 
+_SINKHORN_ROUNDS = 50
+"""A guess: switches with like ports need a few."""
+_TINY = 1e-300
 _DISTINCT = 1.05
 """A guess: bandwidths closer than this are one class, so that measured ones do not make a cluster a link."""
 _WORTH = 1.5
@@ -74,9 +79,57 @@ class RankLinks:
             np.array(alpha, np.float64),
         )
 
+    @classmethod
+    def unwound(cls, graph: CapacityGraph, alpha_s: float) -> RankLinks:
+        """Links between the GPUs of a graph, each switch replaced by links from all its neighbours to all others.
+
+        What enters a switch from a neighbour is shared out in proportion to what leads on, within what the switch's links carry.
+        Schedules for it run on the graph; the other way round much is lost, since a GPU can no longer send all it has to one other.
+        Capacities are bytes per second.
+
+        >>> star = CapacityGraph.of_edges(3, [(a, b, 100) for g in range(3) for a, b in ((g, 3), (3, g))])
+        >>> links = RankLinks.unwound(star, 1e-6)
+        >>> len(links), links.bandwidth_bytes_per_s.tolist()
+        (6, [50.0, 50.0, 50.0, 50.0, 50.0, 50.0])
+        """
+        out: list[dict[int, float]] = [{} for _ in range(graph.vertices)]
+        into: list[set[int]] = [set() for _ in range(graph.vertices)]
+        for a, b, capacity in zip(graph.src.tolist(), graph.dst.tolist(), graph.capacity.tolist(), strict=True):
+            out[a][b] = capacity * float(graph.unit)
+            into[b].add(a)
+        for switch in range(graph.gpus, graph.vertices):
+            sources, targets = sorted(into[switch]), sorted(out[switch])
+            entering = np.array([out[a].pop(switch) for a in sources])
+            leaving = np.array([out[switch][b] for b in targets])
+            other = np.array([[a != b for b in targets] for a in sources], float).reshape(len(sources), len(targets))
+            carried = _shared_out(entering, leaving, other)
+            for b in targets:
+                into[b].discard(switch)
+            for row, a in zip(carried, sources, strict=True):
+                for share, b in zip(row.tolist(), targets, strict=True):
+                    if share > 0:
+                        out[a][b] = out[a].get(b, 0.0) + share
+                        into[b].add(a)
+            out[switch] = {}
+        return cls.of(
+            graph.gpus, [(a, b, rate, alpha_s) for a in range(graph.gpus) for b, rate in sorted(out[a].items())]
+        )
+
     def reversed(self) -> RankLinks:
         """The same links, each the other way."""
         return RankLinks(self.ranks, self.dst, self.src, self.bandwidth_bytes_per_s, self.alpha_s)
+
+
+def _shared_out(
+    entering: NDArray[np.float64], leaving: NDArray[np.float64], allowed: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """A matrix with these sums of rows and columns, zero where not allowed: in proportion (Sinkhorn 1967), and less where that is not possible."""
+    carried = allowed * leaving[None, :]
+    for _ in range(_SINKHORN_ROUNDS):
+        carried *= (entering / np.maximum(carried.sum(axis=1), _TINY))[:, None]
+        carried *= (leaving / np.maximum(carried.sum(axis=0), _TINY))[None, :]
+    carried *= np.minimum(entering / np.maximum(carried.sum(axis=1), _TINY), 1.0)[:, None]
+    return carried
 
 
 def _strong_components(links: RankLinks, used: NDArray[np.bool_]) -> NDArray[np.int32]:
