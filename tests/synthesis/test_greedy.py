@@ -315,3 +315,7 @@ def test_what_cannot_be_reached_is_named():
         synthesise_greedily("broadcast", one_way, 1e6, root=2)
     with pytest.raises(ValueError, match="size_bytes is positive"):
         synthesise_greedily("broadcast", one_way, 0)
+    with pytest.raises(ValueError, match="parts is at least 1, not 0"):
+        synthesise_greedily("broadcast", one_way, 1, parts=0)
+    with pytest.raises(ValueError, match="too long to count in picoseconds"):
+        synthesise_greedily("broadcast", one_way, float("inf"))

@@ -32,6 +32,8 @@ _MOST_TRANSFERS = 300_000
 """Parts are not cut so finely that a schedule has more, times the effort."""
 _MOST_AT_ALL = 4e7
 """A schedule then takes 1 GB."""
+_LONGEST_S = 4e6
+"""Of all parts one after the other over the slowest link: int64 picoseconds end at 9.2e6 s."""
 _MOST_TRIES = 40
 _LOOK_CLOSER = 1.02
 """Time over the bound of the cuts known so far from where on others are looked for."""
@@ -80,6 +82,11 @@ def synthesise_greedily(
         raise ValueError(f"size_bytes is positive, not {size_bytes}")
     if not 0 <= root < links.ranks:
         raise ValueError(f"root {root} is no rank; they are 0 to {links.ranks - 1}")
+    for name, value in (("parts", parts), ("most_chunks", most_chunks)):
+        if value is not None and value < 1:
+            raise ValueError(f"{name} is at least 1, not {value}")
+    if links.ranks * size_bytes / float(links.bandwidth_bytes_per_s.min(initial=np.inf)) > _LONGEST_S:
+        raise ValueError(f"{size_bytes:g} bytes over the slowest link take too long to count in picoseconds")
 
     def best(task: _Task, cut: int | None = parts) -> Transfers:
         if (least := task.transfers(cut or 1)) > _MOST_AT_ALL:
