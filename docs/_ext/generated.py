@@ -12,6 +12,14 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from accuracy_page import (
+    accuracy_faults,
+    accuracy_overall,
+    accuracy_platforms,
+    accuracy_rows,
+    accuracy_sources,
+    predicted_curve,
+)
 from unseen_reports import case_reliability, case_rounds, cases
 
 from busbw.diagnosis.findings import kinds
@@ -146,6 +154,7 @@ PARTS: dict[str, Callable[[], str]] = {
     for part in (
         *(rules, finding_kinds, tables, readers, accelerators, nodes, nics, switches),
         *(case_rounds, case_reliability, cases),
+        *(accuracy_overall, accuracy_platforms, accuracy_rows, accuracy_faults, accuracy_sources, predicted_curve),
     )
 }
 

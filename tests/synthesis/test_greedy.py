@@ -13,7 +13,7 @@ from busbw.collectives import violations
 from busbw.collectives.bounds import CapacityGraph, throughput_bound
 from busbw.synthesis import RankLinks, Transfers, synthesise_greedily
 from busbw.synthesis.greedy import GREEDY_COLLECTIVES
-from busbw.synthesis.rank_links import cut_bound_s, narrow_clusters
+from busbw.synthesis.rank_links import cut_bound_s, narrow_clusters, tight_clusters
 
 GIB = float(1 << 30)
 ALPHA_S = 0.5e-6
@@ -244,6 +244,19 @@ def test_a_cluster_is_what_wide_links_connect():
     links = RankLinks.of(8, [(a, b, rate, 0.0) for a, b, rate in rows])
     found = sorted(tuple(c.tolist()) for c in narrow_clusters(links))
     assert found == [(0, 1), (0, 1, 2, 3), (2, 3), (4, 5), (4, 5, 6, 7), (6, 7)]
+
+
+def test_a_bottleneck_between_equal_links_is_found():
+    """Four fives in a line, all links alike, each five a full graph: 15 of 20 parts enter an end over one link, and 10 the half next to it."""
+    rows = [(5 * k + a, 5 * k + b, 50.0) for k in range(4) for a, b in itertools.permutations(range(5), 2)]
+    rows += [
+        (5 * k + a, 5 * j + b, 50.0) for k, j in ((0, 1), (1, 2), (2, 3)) for k, j, a, b in ((k, j, 4, 0), (j, k, 0, 4))
+    ]
+    links = RankLinks.of(20, [(a, b, rate * GIB, 0.0) for a, b, rate in rows])
+    assert narrow_clusters(links) == []
+    found = sorted(tuple(c.tolist()) for c in tight_clusters(links))
+    assert found == [tuple(range(5)), tuple(range(10)), tuple(range(10, 20)), tuple(range(15, 20))]
+    assert share_of_bound(links) >= 0.97
 
 
 def test_a_node_that_needs_more_from_inside_than_it_gets_there_is_no_cluster():

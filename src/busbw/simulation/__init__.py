@@ -3,6 +3,8 @@
 Knows no algorithm by name. May import collectives, hardware, statistics, units and errors; never prediction.
 """
 
+from busbw.simulation.conditions import Background, Conditions, LinkFailure
+from busbw.simulation.lowering import task_program
 from busbw.simulation.packet_settings import TRANSPORTS, PacketSettings, packet_settings
 from busbw.simulation.packets import PACKET_ROUTINGS, PacketFlows, PacketTimeline, simulate_packets
 from busbw.simulation.program import (
@@ -26,11 +28,14 @@ from busbw.simulation.timeline import Repeat, Tasks, Timeline
 __all__ = [
     "PACKET_ROUTINGS",
     "TRANSPORTS",
+    "Background",
     "Channel",
     "Compute",
+    "Conditions",
     "Delay",
     "Drain",
     "Limits",
+    "LinkFailure",
     "Loop",
     "Others",
     "PacketFlows",
@@ -51,4 +56,5 @@ __all__ = [
     "packet_settings",
     "simulate",
     "simulate_packets",
+    "task_program",
 ]

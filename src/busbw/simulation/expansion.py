@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,11 +21,12 @@ from busbw.simulation.program import (
     Receive,
     Send,
     Stream,
+    Table,
     TaskProgram,
 )
 from busbw.simulation.symmetry import Orbits
 
-__all__ = ["Expansion", "expand"]
+__all__ = ["Expansion", "Outage", "expand"]
 
 _SEND, _RECEIVE, _DRAIN, _DELAY, _COMPUTE, _LOOP, _END, _STOP = range(8)  # Op of cpp/include/busbw/sim/program.hpp
 _NO_I32, _NO_I64, _NO_I8 = np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.int8)
@@ -64,7 +65,25 @@ class Expansion:
     """(L,) units of 1/1024 byte per second."""
 
 
-def expand(program: TaskProgram, network: Network, orbits: Orbits, slowness: IntArray | None = None) -> Expansion:
+@dataclass(frozen=True, slots=True)
+class Outage:
+    """Links that go down while the program runs."""
+
+    links: tuple[int, ...]
+    at_s: float
+    reroute_s: float | None
+    """After how long routes go round them; None: never."""
+    until_s: float | None
+    """None: for good."""
+
+
+def expand(
+    program: TaskProgram,
+    network: Network,
+    orbits: Orbits,
+    slowness: IntArray | None = None,
+    outages: tuple[Outage, ...] = (),
+) -> Expansion:
     """The columns. slowness: (N,) time of computing over full speed, in parts of 2^20; None: full speed.
 
     Raises ValueError where a way has no end, and for more ranks than the network has room for.
@@ -126,7 +145,7 @@ def expand(program: TaskProgram, network: Network, orbits: Orbits, slowness: Int
         "src_rank": np.concatenate([m.src for m in made]) if made else _NO_I64,
         "dst_rank": np.concatenate([m.dst for m in made]) if made else _NO_I64,
     }
-    ways = _lay_ways(flow, program.channels, made, whole, orbits)
+    ways = _lay_ways(flow, list(zip(program.channels, made, strict=True)), whole, orbits, outages)
     count = base
     weight = np.repeat([c.weight for c in program.channels], [m.count for m in made]).astype(np.int32)
     slots = np.repeat([c.slots for c in program.channels], [m.count for m in made]).astype(np.int32)
@@ -161,22 +180,14 @@ class _Connections:
         return len(self.src)
 
     def sizes(self, channel: Channel) -> IntArray:
-        """(C,) or nothing."""
+        """(C,) bytes of messages whose instruction leaves them open."""
         if channel.size_bytes is None:
             return np.zeros(self.count, np.int64)
-        rows = (
-            np.searchsorted(_all_senders(channel), self.source)
-            if channel.size_bytes.shape[0] != len(self.source)
-            else slice(None)
-        )
-        return np.asarray(channel.size_bytes[rows][self.ids >= 0], np.int64)
-
-
-def _all_senders(channel: Channel) -> IntArray:
-    peers = channel.peers
-    ranks = getattr(peers, "ranks", None)
-    assert channel.size_bytes is not None
-    return np.asarray(ranks if ranks is not None else np.arange(len(channel.size_bytes)), np.int64)
+        table = channel.size_bytes
+        if len(table) != len(self.source):
+            every = channel.peers.ranks if isinstance(channel.peers, Table) else np.arange(len(table))
+            table = table[np.minimum(np.searchsorted(every, self.source), len(table) - 1)]
+        return np.asarray(table[self.ids >= 0], np.int64)
 
 
 def _members(stream: Stream, ranks: IntArray, orbits: Orbits) -> IntArray:
@@ -276,11 +287,15 @@ def _write(
 
 
 def _lay_ways(
-    flow: Any, channels: tuple[Channel, ...], made: list[_Connections], whole: dict[str, Any], orbits: Orbits
+    flow: Any,
+    made: list[tuple[Channel, _Connections]],
+    whole: dict[str, Any],
+    orbits: Orbits,
+    outages: tuple[Outage, ...],
 ) -> dict[str, Any]:
     """Gives the core the ways of all channels and the capacity of their links; what the columns of an Expansion say."""
     src, dst, network = whole["src_rank"], whole["dst_rank"], orbits.network
-    special = any(c.token or c.rate_bytes_per_s is not None for c in channels)
+    special = bool(outages) or any(c.token or c.rate_bytes_per_s is not None for c, _ in made)
     tree = network.place
     if (
         isinstance(tree, FatTree)
@@ -290,7 +305,7 @@ def _lay_ways(
         and network.routing in ("d-mod-k", "ecmp")
     ):
         return _tree_ways(flow, tree, src, dst, network)
-    token = np.repeat([c.token for c in channels], [m.count for m in made])
+    token = np.repeat([c.token for c, _ in made], [m.count for _, m in made])
     carried = np.flatnonzero(~token)
     ways = network.ways(src[carried], dst[carried])
     latency = np.zeros(len(src), np.int64)
@@ -298,11 +313,15 @@ def _lay_ways(
     row = np.repeat(carried, np.diff(ways.begin))
     link, stands_for = orbits.links(ways.link)
     share = ways.share * (orbits.order // stands_for)
+    detours = _detours(network, (src, dst), (row, link), outages)
+    row, link = np.r_[row, *(d.row for d in detours)], np.r_[link, *(d.link for d in detours)]
+    share = np.r_[share, *(np.ones(len(d.row), np.int64) for d in detours)]
+    count = len(src) + sum(len(d.channels) for d in detours)
     links, dense = np.unique(link, return_inverse=True)
     capacity = rate_units(network.rates_of(links)[0]) if len(links) else _NO_I64
-    capped = np.flatnonzero(np.repeat([c.rate_bytes_per_s is not None for c in channels], [m.count for m in made]))
+    capped = np.flatnonzero(np.repeat([c.rate_bytes_per_s is not None for c, _ in made], [m.count for _, m in made]))
     if len(capped):
-        limits = np.repeat([c.rate_bytes_per_s or 0.0 for c in channels], [m.count for m in made])[capped]
+        limits = np.repeat([c.rate_bytes_per_s or 0.0 for c, _ in made], [m.count for _, m in made])[capped]
         row, dense = np.r_[row, capped], np.r_[dense, len(links) + np.arange(len(capped))]
         share = np.r_[share, np.full(len(capped), ways.share_unit)]
         links, capacity = np.r_[links, -1 - capped], np.r_[capacity, rate_units(limits)]
@@ -316,10 +335,13 @@ def _lay_ways(
     share, share_unit = share // unit, ways.share_unit // unit
     if len(share) and share.max() > _MOST_SHARE:
         raise ValueError("too many links and parts of flows to fold; pass fold=False")
-    begin = np.searchsorted(row, np.arange(len(src) + 1))
+    begin = np.searchsorted(row, np.arange(count + 1))
     flow.set_ways(begin.astype(np.int64), dense.astype(np.int32), share.astype(np.int32))
     flow.set_capacity(capacity)
     flow.share_unit = share_unit
+    _set_changes(flow, outages, detours, links, capacity)
+    begin = begin[: len(src) + 1]
+    dense, share = dense[: begin[-1]], share[: begin[-1]]
     return {
         "latency_ps": latency,
         "way_begin": begin,
@@ -329,6 +351,74 @@ def _lay_ways(
         "link": links,
         "capacity": capacity,
     }
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Detour:
+    """Other ways that channels take from a time on."""
+
+    at_s: float
+    channels: IntArray
+    """(D,) which."""
+    first: int
+    """Number of the first's way; the others follow."""
+    row: IntArray
+    """(crossings,) ways."""
+    link: IntArray
+    """(crossings,)."""
+
+
+def _detours(
+    network: Network,
+    pairs: tuple[IntArray, IntArray],
+    crossings: tuple[IntArray, IntArray],
+    outages: tuple[Outage, ...],
+) -> list[_Detour]:
+    """The ways round links that are down, for the channels that crossed them, in order of time.
+
+    A way's latency stays what it was: detours have as many hops in a tree. Raises ValueError where no way is left.
+    """
+    made: list[_Detour] = []
+    (src, dst), (current_row, current_link) = pairs, crossings
+    timed = sorted((o for o in outages if o.reroute_s is not None), key=lambda o: o.at_s + (o.reroute_s or 0.0))
+    for outage in timed:
+        at = outage.at_s + (outage.reroute_s or 0.0)
+        if outage.until_s is not None and outage.until_s <= at:
+            continue  # up again before anybody notices
+        down = {n for o in outages if o.at_s <= at and (o.until_s is None or o.until_s > at) for n in o.links}
+        hit = np.unique(current_row[np.isin(current_link, np.array(sorted(down), np.int64))])
+        if not len(hit):
+            continue
+        ways = replace(network, dead=network.dead | down).ways(src[hit], dst[hit])
+        first = len(src) + sum(len(d.channels) for d in made)
+        hops = np.diff(ways.begin)
+        made.append(_Detour(at, hit, first, np.repeat(first + np.arange(len(hit)), hops), ways.link))
+        kept = ~np.isin(current_row, hit)
+        current_row = np.r_[current_row[kept], np.repeat(hit, hops)]
+        current_link = np.r_[current_link[kept], ways.link]
+    return made
+
+
+def _set_changes(
+    flow: Any, outages: tuple[Outage, ...], detours: list[_Detour], links: IntArray, capacity: IntArray
+) -> None:
+    changes: list[tuple[int, int, int, int, int]] = []
+    for outage in outages:
+        for number in outage.links:
+            at = np.flatnonzero(links == number)
+            if not len(at):
+                continue
+            dense = int(at[0])
+            changes.append((int(picoseconds(outage.at_s)), dense, 0, -1, -1))
+            if outage.until_s is not None:
+                changes.append((int(picoseconds(outage.until_s)), dense, int(capacity[dense]), -1, -1))
+    for detour in detours:
+        at_ps = int(picoseconds(detour.at_s))
+        changes += [(at_ps, -1, 0, int(c), detour.first + i) for i, c in enumerate(detour.channels)]
+    changes.sort(key=lambda change: change[0])
+    if changes:
+        time_ps, link, units, channel, way = (np.array(column, np.int64) for column in zip(*changes, strict=True))
+        flow.set_changes(time_ps, link.astype(np.int32), units, channel.astype(np.int32), way.astype(np.int32))
 
 
 def _tree_ways(flow: Any, tree: FatTree, src: IntArray, dst: IntArray, network: Network) -> dict[str, Any]:

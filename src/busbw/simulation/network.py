@@ -17,7 +17,7 @@ from busbw.hardware.cluster import Cluster
 from busbw.hardware.fabrics import Fabric, FatTree
 from busbw.hardware.fabrics.rail_optimised import RailOptimised
 from busbw.hardware.links import FloatArray, IntArray
-from busbw.hardware.routing import d_mod_k, ecmp, spray
+from busbw.hardware.routing import d_mod_k, ecmp, least_loaded, spray
 from busbw.simulation import _flow
 
 __all__ = ["Network", "Ways", "picoseconds", "rate_units"]
@@ -145,6 +145,16 @@ class Network:
         """(F, H) links of single-path routings, -1 after the last, round dead links where there are any."""
         at = self.first_fabric_link
 
+        if self.routing == "adaptive":
+            if len(src) > _MOST_ADAPTIVE:
+                raise ValueError(
+                    f"adaptive routing of {len(src)} pairs; at most {_MOST_ADAPTIVE} are placed. Take spray."
+                )
+            load = np.zeros(fabric.links)
+            load[[link - at for link in self.dead if link >= at]] = np.inf
+            links = least_loaded(fabric, src, dst, load).links
+            return np.where(links >= 0, links + at, -1)
+
         def found(src: IntArray, dst: IntArray, attempt: int) -> IntArray:
             if isinstance(fabric, FatTree) and not attempt:
                 return _padded(*_flow.tree_ways(*self.tree_arguments(fabric, src, dst)))
@@ -191,6 +201,8 @@ class Network:
         self, fabric: Fabric, src: IntArray, dst: IntArray, rows: IntArray
     ) -> tuple[IntArray, IntArray, IntArray, IntArray]:
         """Row, link, share in parts of _SPRAY_UNIT, hop."""
+        if self.dead:
+            raise ValueError("spray round links that are down is not simulated. Degrade them, or take ecmp or d-mod-k.")
         routes = spray(fabric, src, dst)
         share = np.maximum(1, np.rint(routes.fraction * _SPRAY_UNIT)).astype(np.int64)
         return rows[routes.flow], routes.link + self.first_fabric_link, share, routes.hop
@@ -265,6 +277,10 @@ def _padded(begin: IntArray, link: NDArray[np.int32]) -> IntArray:
 _MANY_HOPS = 1 << 20
 _MOST_ATTEMPTS = 64
 """Other hashes that are tried to go round dead links. A guess; a fabric with 2 live paths of n needs about n."""
+
+
+_MOST_ADAPTIVE = 200_000
+"""Pairs that adaptive routing places one by one: some 10 s. A guess at what a user waits."""
 
 
 def _flat(links: IntArray) -> tuple[IntArray, Any, IntArray, IntArray]:

@@ -154,9 +154,9 @@ class Others:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Table:
-    """Who sends to whom, written out: row i are the receivers of the i-th rank that runs the sending stream.
+    """Who sends to whom, written out: row i are the receivers of the i-th sender, all different; -1 is nobody.
 
-    Every row has the same number of them, all different; -1 is nobody.
+    Ranks that run the sending stream and have no row send to nobody.
     """
 
     ranks: IntArray
@@ -171,7 +171,10 @@ class Table:
 
     def of(self, ranks: IntArray) -> IntArray:
         """(R, k)."""
-        return np.asarray(self.receivers[np.searchsorted(self.ranks, ranks)], np.int64)
+        if np.array_equal(ranks, self.ranks):
+            return np.asarray(self.receivers, np.int64)
+        row = np.minimum(np.searchsorted(self.ranks, ranks), len(self.ranks) - 1)
+        return np.where((self.ranks[row] == ranks)[:, None], self.receivers[row], -1).astype(np.int64)
 
     def senders(self, ranks: IntArray) -> tuple[IntArray, IntArray]:
         """(R, k) each, as many columns as the rank with most senders has; -1 where a rank has fewer."""

@@ -9,11 +9,14 @@ from pathlib import Path
 
 import numpy as np
 
+from busbw.collectives.schedule import BoundSchedule
 from busbw.errors import InputError
 from busbw.hardware.cluster import Cluster
 from busbw.hardware.fabrics import Fabric
 from busbw.simulation import _flow
-from busbw.simulation.expansion import Expansion, expand
+from busbw.simulation.conditions import Conditions, find_links
+from busbw.simulation.expansion import Expansion, Outage, expand
+from busbw.simulation.lowering import task_program
 from busbw.simulation.network import Network
 from busbw.simulation.program import TaskProgram
 from busbw.simulation.symmetry import Orbits, orbits_of
@@ -56,9 +59,11 @@ class StallError(InputError):
 
 
 def simulate(
-    program: TaskProgram,
+    program: TaskProgram | BoundSchedule,
     cluster: Cluster | Fabric,
     *,
+    size_bytes: int | None = None,
+    conditions: Conditions | None = None,
     routing: str | None = None,
     seed: int = 0,
     fold: bool = True,
@@ -67,7 +72,7 @@ def simulate(
     limits: Limits | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> Timeline:
-    """When everything in a program happened.
+    """When everything in a program, or in a schedule that moves size_bytes, happened.
 
     A cluster's GPUs are the ranks; of a bare fabric the endpoints are. routing: the cluster's own if not given; seed: of
     ECMP. fold: simulate one rank of each set that symmetry makes equal; the result is the same to the picosecond.
@@ -75,11 +80,18 @@ def simulate(
     On Ctrl-C, or past a limit, what is known comes back, and `Timeline.stopped` says why.
     Raises StallError where ranks wait for ever, InputError where a link has no capacity or no way leads.
     """
-    begun, limits = time.monotonic(), limits or Limits()
+    begun, limits, conditions = time.monotonic(), limits or Limits(), conditions or Conditions()
     try:
-        network = Network.of(cluster, routing, seed)
-        orbits = orbits_of(network, program) if fold else Orbits(network, ())
-        expansion = expand(program, network, orbits)
+        if isinstance(program, BoundSchedule):
+            if size_bytes is None:
+                raise ValueError("a schedule needs size_bytes, what it shall move")
+            program = task_program(program, size_bytes)
+        healthy = Network.of(cluster, routing, seed)
+        network = conditions.applied_to(healthy)
+        orbits = orbits_of(network, program) if fold and conditions.none else Orbits(network, ())
+        outages = tuple(Outage(find_links(network, f.link), f.at_s, f.reroute_s, f.until_s) for f in conditions.later())
+        program = conditions.added_to(program)
+        expansion = expand(program, network, orbits, conditions.slowness(network.ranks), outages)
     except ValueError as error:
         raise InputError(f"{error}") from error
     _refuse_closed_links(expansion, network)

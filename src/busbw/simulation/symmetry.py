@@ -25,11 +25,21 @@ __all__ = ["Digit", "Orbits", "orbits_of"]
 
 @dataclass(frozen=True, slots=True)
 class Digit:
-    """One digit of node numbers, and where it stands in the numbers of tree slots."""
+    """One digit of rank numbers, and where it stands in the numbers of tree slots."""
 
-    node_stride: int
+    rank_stride: int
     slot_stride: int
     size: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NodeTurn:
+    """What turning the GPUs of all nodes by one, each with its NIC, does to the links inside a node."""
+
+    representative: IntArray
+    """(links of a node,) one link of each that the turn maps onto one another."""
+    size: IntArray
+    """(links of a node,) how many they are."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +48,8 @@ class Orbits:
 
     network: Network
     digits: tuple[Digit, ...]
+    node_turn: NodeTurn | None = None
+    """Of the digit that numbers GPUs inside nodes, where that one turns."""
 
     @property
     def order(self) -> int:
@@ -52,7 +64,7 @@ class Orbits:
         """One rank of each orbit, ascending: the one whose turned digits are 0."""
         ranks = np.arange(self.network.ranks, dtype=np.int64)
         for digit in self.digits:
-            ranks = ranks[ranks // (self._gpus * digit.node_stride) % digit.size == 0]
+            ranks = ranks[ranks // digit.rank_stride % digit.size == 0]
         return ranks
 
     def canonical(self, ranks: IntArray) -> IntArray:
@@ -63,7 +75,7 @@ class Orbits:
         """Where ranks come to lie when everything is turned so that `by` becomes a representative."""
         out = np.array(np.broadcast_to(ranks, np.broadcast_shapes(np.shape(by), np.shape(ranks))), np.int64)
         for digit in self.digits:
-            stride = self._gpus * digit.node_stride
+            stride = digit.rank_stride
             own = out // stride % digit.size
             out += ((own - np.asarray(by) // stride % digit.size) % digit.size - own) * stride
         return out
@@ -79,6 +91,9 @@ class Orbits:
         if inner.any() and isinstance(self.network.place, Cluster):
             per_node = len(self.network.place.node.graph.links)
             node, local = np.divmod(link[inner], per_node)
+            if self.node_turn is not None:
+                size[inner] = self.order // self._gpus * self.node_turn.size[local]
+                local = self.node_turn.representative[local]
             out[inner] = self.canonical(node * self._gpus) // self._gpus * per_node + local
         if not inner.all():
             out[~inner], size[~inner] = self._tree_links(link[~inner] - first)
@@ -117,8 +132,60 @@ def orbits_of(network: Network, program: TaskProgram) -> Orbits:
         return nothing
     if program.ranks != network.ranks:
         return nothing
-    digits = [digit for digit in _digits(network) if digit.size > 1 and _kept_by_tree(network, digit)]
-    return Orbits(network, tuple(digit for digit in digits if _kept_by_program(network, program, digit)))
+    found = _digits(network)
+    turn = _node_turn(network)
+    digits = [digit for digit in found if digit.size > 1 and _kept_by_tree(network, digit)]
+    kept = [digit for digit in digits if _kept_by_program(program, digit)]
+    if turn is not None and found:
+        own = turn[0]
+        if _kept_by_tree(network, own) and _kept_by_program(program, own):
+            return Orbits(network, (*kept, own), turn[1])
+    return Orbits(network, tuple(kept))
+
+
+def _node_turn(network: Network) -> tuple[Digit, NodeTurn] | None:
+    """The digit of GPUs inside nodes, where every GPU has a NIC of its own and all are linked alike; None where not."""
+    place, tree = network.place, network.tree
+    if not isinstance(place, Cluster) or tree is None or place.node.gpus != place.node.nics or place.node.gpus < 2:
+        return None
+    node = place.node
+    gpus, rails = node.gpus, [node.rail_of_gpu(gpu) for gpu in range(node.gpus)]
+    if rails != list(range(gpus)):
+        return None
+    table = node.graph.links
+    turned: dict[int, int] = {}
+    here, other = np.arange(gpus), place.nodes - 1
+    if other == 0 or other // node.nvlink_domain_nodes == 0:
+        other = 0
+    src = np.concatenate([np.repeat(here, gpus), here, here + other * gpus])
+    dst = np.concatenate([np.tile(here, gpus), here + other * gpus, here])
+    routes = place.routes(src, dst, how="d-mod-k").links
+    row = {(int(a), int(b)): links[links >= 0] for a, b, links in zip(src, dst, routes, strict=True)}
+
+    def next_one(rank: int) -> int:
+        return rank // gpus * gpus + (rank + 1) % gpus
+
+    for (a, b), links in row.items():
+        images = row[next_one(a), next_one(b)]
+        if len(images) != len(links):
+            return None
+        for link, image in zip(links.tolist(), images.tolist(), strict=True):
+            if link >= network.first_fabric_link:
+                continue
+            local, onto = link % len(table), image % len(table)
+            alike = table.bandwidth_bytes_per_s[local] == table.bandwidth_bytes_per_s[onto]
+            if turned.setdefault(local, onto) != onto or not alike or table.latency_s[local] != table.latency_s[onto]:
+                return None
+    if len(set(turned.values())) != len(turned):
+        return None
+    representative, size = np.arange(len(table)), np.ones(len(table), np.int64)
+    for link in turned:
+        orbit = [link]
+        while (image := turned[orbit[-1]]) != link:
+            orbit.append(image)
+        representative[orbit], size[orbit] = min(orbit), len(orbit)
+    railed = isinstance(tree, RailOptimised) and tree.levels > 1
+    return Digit(1, tree.down[0] if railed else 1, gpus), NodeTurn(representative, size)
 
 
 def _levels(
@@ -140,7 +207,7 @@ def _digits(network: Network) -> list[Digit]:
     assert tree is not None
     place = network.place
     nodes, nics = (place.nodes, place.node.nics) if isinstance(place, Cluster) else (place.endpoints, 1)
-    domain = place.node.nvlink_domain_nodes if isinstance(place, Cluster) else 1
+    domain, gpus = (place.node.nvlink_domain_nodes, place.node.gpus) if isinstance(place, Cluster) else (1, 1)
     subtree = [math.prod(tree.down[:level]) for level in range(1, len(tree.down))]
     railed = isinstance(tree, RailOptimised) and tree.levels > 1
     if railed and not isinstance(place, Cluster):
@@ -156,7 +223,7 @@ def _digits(network: Network) -> list[Digit]:
             return []
         leaf = tree.down[0]
         slots = stride if railed and stride < leaf else stride * nics
-        digits.append(Digit(stride, slots, bound // stride))
+        digits.append(Digit(stride * gpus, slots, bound // stride))
         stride = bound
     return digits
 
@@ -177,10 +244,8 @@ def _kept_by_tree(network: Network, digit: Digit) -> bool:
     return True
 
 
-def _kept_by_program(network: Network, program: TaskProgram, digit: Digit) -> bool:
-    gpus = network.place.node.gpus if isinstance(network.place, Cluster) else 1
-    ranks = np.arange(program.ranks, dtype=np.int64)
-    stride = gpus * digit.node_stride
+def _kept_by_program(program: TaskProgram, digit: Digit) -> bool:
+    ranks, stride = np.arange(program.ranks, dtype=np.int64), digit.rank_stride
     own = ranks // stride % digit.size
     moved = ranks + ((own + 1) % digit.size - own) * stride
     for stream in program.streams:

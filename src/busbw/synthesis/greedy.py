@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from busbw.synthesis import _matching
-from busbw.synthesis.rank_links import RankLinks, cut_bound_s, hops_between, narrow_clusters
+from busbw.synthesis.rank_links import RankLinks, cut_bound_s, hops_between, narrow_clusters, tight_clusters
 from busbw.synthesis.transfers import Transfers
 
 __all__ = ["GREEDY_COLLECTIVES", "synthesise_greedily"]
@@ -24,13 +24,17 @@ GREEDY_COLLECTIVES = (
 )  # fmt: skip
 
 _PARTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
-_MESSAGES = (1, 2, 4, 8, 16)
-_ROUNDS_AHEAD = (4, 8, 2, 16)
+_MESSAGES = (1, 2, 4, 8, 16, 64, 256)
+_ROUNDS_AHEAD = (8, 4, 2, 0)
 _WORK = 24e6
 """Transfers times 64-bit words of a set of chunks: about half a second on one core of 2020; more ways are tried while it lasts."""
 _MOST_TRANSFERS = 300_000
 """Parts are not cut so finely that a schedule has more."""
 _MOST_TRIES = 40
+_LOOK_CLOSER = 1.02
+"""Time over the bound of the cuts known so far from where on others are looked for."""
+_MOST_RANKS_CUT = 256
+"""Least cuts between all ranks take about a second then."""
 _GOOD_ENOUGH = 1.001
 """Time over the bound from where on no other way is tried."""
 
@@ -74,7 +78,10 @@ def synthesise_greedily(
         raise ValueError(f"root {root} is no rank; they are 0 to {links.ranks - 1}")
 
     def best(task: _Task, cut: int | None = parts) -> Transfers:
-        return _best_way(task, cut, most_chunks, _WORK * effort)
+        found = _best_way(task, cut, most_chunks, _WORK * effort)
+        if found.time_s > _LOOK_CLOSER * task.bound_s and (finer := task.with_more_clusters()):
+            return min(found, _best_way(finer, cut, most_chunks, _WORK * effort), key=lambda way: way.time_s)
+        return found
 
     back = links.reversed()
     match collective:
@@ -111,15 +118,26 @@ class _Task(Protocol):
     def matched(self, parts: int, most_chunks: int, rounds_ahead: int) -> Transfers:
         """One try."""
 
+    def with_more_clusters(self) -> _Task | None:
+        """The same, knowing more of the links; None if there is nothing to know."""
+
 
 class _Spread:
     """All chunks to all ranks, from their owners or from the root."""
 
-    def __init__(self, links: RankLinks, size_bytes: float, seed: int, root: int | None) -> None:
-        self.links, self.seed, self.root = links, seed, root
+    def __init__(
+        self,
+        links: RankLinks,
+        size_bytes: float,
+        seed: int,
+        root: int | None,
+        *,
+        clusters: list[NDArray[np.int32]] | None = None,
+    ) -> None:
+        self.links, self.size_bytes, self.seed, self.root = links, size_bytes, seed, root
         self.owners = links.ranks if root is None else 1
         self.chunk_bytes = size_bytes / self.owners
-        self.clusters = narrow_clusters(links)
+        self.clusters = narrow_clusters(links) if clusters is None else clusters
         self.bound_s = cut_bound_s(links, size_bytes, self.clusters)
 
     def transfers(self, parts: int) -> float:
@@ -149,6 +167,15 @@ class _Spread:
         )
         kind = "all_gather" if self.root is None else "broadcast"
         return _transfers(kind, links, chunks, self.chunk_bytes / parts, found, root=self.root)
+
+    def with_more_clusters(self) -> _Spread | None:
+        """With those that only least cuts show; for all_gather of few ranks, because that takes long."""
+        if self.root is not None or self.links.ranks > _MOST_RANKS_CUT:
+            return None
+        clusters = tight_clusters(self.links, self.clusters)
+        if len(clusters) == len(self.clusters):
+            return None
+        return _Spread(self.links, self.size_bytes, self.seed, None, clusters=clusters)
 
 
 class _Delivery:
@@ -198,6 +225,9 @@ class _Delivery:
         kind = "all_to_all" if self.root is None else "scatter"
         return _transfers(kind, links, ranks * parts, self.chunk_bytes / parts, found, root=self.root)
 
+    def with_more_clusters(self) -> None:
+        """Prices do what clusters do for `_Spread`."""
+
 
 _Columns = tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]]
 
@@ -232,7 +262,7 @@ def _best_way(task: _Task, parts: int | None, most_chunks: int | None, work: flo
         for p, cut in enumerate(cuts)
         for m, message in enumerate(messages)
         for a in range(len(_ROUNDS_AHEAD))
-        if (message == 1 and a == 0) or 1 < message <= max(1, cut * task.owners // 16) or most_chunks
+        if (message == 1 and a == 0) or 1 < message <= max(1, cut * task.owners // 4) or most_chunks
     }
     cost = [task.cost(cut) for cut in cuts]
     best: Transfers | None = None

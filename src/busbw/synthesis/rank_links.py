@@ -11,12 +11,14 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components, shortest_path
+from scipy.sparse.csgraph import breadth_first_order, connected_components, maximum_flow, shortest_path
 
-__all__ = ["RankLinks", "cut_bound_s", "hops_between", "narrow_clusters"]
+__all__ = ["RankLinks", "cut_bound_s", "hops_between", "narrow_clusters", "tight_clusters"]
 
 _DISTINCT = 1.05
 """A guess: bandwidths closer than this are one class, so that measured ones do not make a cluster a link."""
+_FLOW_UNITS = 10_000
+"""Of the widest link, for maximum flows in integers."""
 _MOST_CLASSES = 16
 """A guess: classes of bandwidth that are looked at, the widest first; hierarchies have two to five levels."""
 
@@ -108,6 +110,46 @@ def narrow_clusters(links: RankLinks) -> list[NDArray[np.int32]]:
     return found
 
 
+def tight_clusters(links: RankLinks, known: Sequence[NDArray[np.int32]] = ()) -> list[NDArray[np.int32]]:
+    """Sets of ranks whose cut is a bottleneck though its links are as wide as others: what is known, then the tightest; nested or disjoint.
+
+    Of all least cuts between two ranks (the N - 1 of Gusfield's tree, "Very simple methods for all pairs network flow analysis", 1990, on
+    bandwidths of both directions together), both sides; those whose bound is at least half of the tightest.
+    """
+    units = np.rint(links.bandwidth_bytes_per_s / links.bandwidth_bytes_per_s.max() * _FLOW_UNITS).astype(np.int32)
+    both = coo_array(
+        (np.tile(np.maximum(units, 1), 2), (np.r_[links.src, links.dst], np.r_[links.dst, links.src])),
+        shape=(links.ranks, links.ranks),
+    ).tocsr()
+    above = np.zeros(links.ranks, np.int64)
+    candidates: dict[bytes, tuple[float, NDArray[np.int64]]] = {}
+    for rank in range(1, links.ranks):
+        flow = maximum_flow(both, rank, int(above[rank]))
+        residual = both - flow.flow
+        residual.data[residual.data < 0] = 0
+        residual.eliminate_zeros()
+        near = np.zeros(links.ranks, bool)
+        near[breadth_first_order(residual, rank, return_predecessors=False)] = True
+        later = np.arange(links.ranks) > rank
+        above[later & near & (above == above[rank])] = rank
+        for members in (np.flatnonzero(near), np.flatnonzero(~near)):
+            if 1 < len(members) < links.ranks:
+                candidates[members.tobytes()] = (
+                    cut_bound_s(links, 1.0, [members.astype(np.int32)], ranks_too=False),
+                    members,
+                )
+    least = max(cut_bound_s(links, 1.0), *(bound for bound, _ in candidates.values()), 0.0)
+    kept = list(known)
+    for bound, members in sorted(candidates.values(), key=lambda pair: (-pair[0], len(pair[1]))):
+        inside = np.isin(links.src, members) & np.isin(links.dst, members)
+        is_nested = all(len(np.intersect1d(members, other)) in (0, len(members), len(other)) for other in kept)
+        is_new = all(len(members) != len(other) or (members != other).any() for other in kept)
+        is_connected = len(np.unique(_strong_components(links, inside)[members])) == 1
+        if bound >= least / 2 and is_nested and is_new and is_connected and _enters_once_for_nothing(links, members):
+            kept.append(members.astype(np.int32))
+    return kept
+
+
 def _enters_once_for_nothing(links: RankLinks, members: NDArray[np.int64]) -> bool:
     inside = np.zeros(links.ranks, bool)
     inside[members] = True
@@ -123,17 +165,19 @@ def _enters_once_for_nothing(links: RankLinks, members: NDArray[np.int64]) -> bo
     return bool((rest / from_inside).max() <= outer / total)
 
 
-def cut_bound_s(links: RankLinks, size_bytes: float, clusters: Iterable[NDArray[np.int32]] = ()) -> float:
+def cut_bound_s(
+    links: RankLinks, size_bytes: float, clusters: Iterable[NDArray[np.int32]] = (), *, ranks_too: bool = True
+) -> float:
     """The least time of an all_gather of size_bytes in all: the slowest cut round a rank or a cluster, start-up left out.
 
-    max over cuts of size (1 - |members| / ranks) / bandwidth into the members. Infinite if something can't be reached.
+    max over cuts of size (1 - |members| / ranks) / bandwidth into the members; ranks_too: each rank is one. Infinite if something can't be reached.
     """
     into = np.bincount(links.dst, links.bandwidth_bytes_per_s, links.ranks)
     if links.ranks == 1:
         return 0.0
-    if into.min() == 0:
+    if ranks_too and into.min() == 0:
         return float("inf")
-    worst = (1 - 1 / links.ranks) / float(into.min())
+    worst = (1 - 1 / links.ranks) / float(into.min()) if ranks_too else 0.0
     for members in clusters:
         inside = np.zeros(links.ranks, bool)
         inside[members] = True

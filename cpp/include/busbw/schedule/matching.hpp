@@ -39,7 +39,7 @@ struct MatchingDemand {
 struct MatchingOptions {
   std::uint64_t seed = 0;
   std::int32_t most_chunks = 1;       ///< chunks a message may carry
-  std::int32_t rounds_ahead = 16;     ///< a message carries at most 1/rounds_ahead of what its receiver lacks a link
+  std::int32_t rounds_ahead = 16;     ///< a message carries at most 1/rounds_ahead of what its receiver lacks a link; 0: no such limit
   std::vector<std::vector<std::int32_t>> clusters;  ///< ranks of each; laminar and strongly connected inside
 };
 
@@ -143,7 +143,7 @@ class Matching {
     for (const auto& cluster : options_.clusters)
       for (const auto rank : cluster)
         if (!is_rank(rank)) throw std::invalid_argument("a cluster has a member that is no rank");
-    if (options_.most_chunks < 1 || options_.rounds_ahead < 1) throw std::invalid_argument("most_chunks and rounds_ahead are at least 1");
+    if (options_.most_chunks < 1 || options_.rounds_ahead < 0) throw std::invalid_argument("most_chunks is at least 1, rounds_ahead 0");
   }
 
   void prepare() {
@@ -273,6 +273,7 @@ class Matching {
 
   /// Chunks that a message to v may have now: few near the end, when they would come late.
   std::int32_t length_of_message(std::size_t v) const {
+    if (options_.rounds_ahead == 0) return options_.most_chunks;
     return std::clamp(missing_[v] / static_cast<std::int32_t>(in_[v].size()) / options_.rounds_ahead, 1, options_.most_chunks);
   }
 
