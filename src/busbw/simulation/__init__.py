@@ -3,6 +3,8 @@
 Knows no algorithm by name. May import collectives, hardware, statistics, units and errors; never prediction.
 """
 
+from busbw.simulation.analysis import CriticalPath, Exposure, critical_path, exposure, link_load, written_out
+from busbw.simulation.causes import Cause, causes
 from busbw.simulation.conditions import Background, Conditions, LinkFailure
 from busbw.simulation.lowering import task_program
 from busbw.simulation.program import (
@@ -25,11 +27,14 @@ from busbw.simulation.timeline import Repeat, Tasks, Timeline
 
 __all__ = [
     "Background",
+    "Cause",
     "Channel",
     "Compute",
     "Conditions",
+    "CriticalPath",
     "Delay",
     "Drain",
+    "Exposure",
     "Limits",
     "LinkFailure",
     "Loop",
@@ -46,6 +51,11 @@ __all__ = [
     "TaskProgram",
     "Tasks",
     "Timeline",
+    "causes",
+    "critical_path",
+    "exposure",
+    "link_load",
     "simulate",
     "task_program",
+    "written_out",
 ]

@@ -28,8 +28,8 @@ _SLICE_EVENTS = 1 << 19
 """Events between looks at the clock, the memory and Ctrl-C: some 50 ms."""
 _DONE, _STALLED = 1, 2
 _MOST_NAMED = 8
-_RECORDED_AT_MOST = 20_000_000
-"""Rows of tasks kept unless told otherwise: 44 bytes each, so below 1 GB."""
+_RECORDED_AT_MOST = 4_000_000
+"""Rows of tasks kept unless told otherwise: 44 bytes each, so below 200 MB."""
 
 
 @dataclass(frozen=True, slots=True)

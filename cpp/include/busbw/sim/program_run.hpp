@@ -605,7 +605,11 @@ class ProgramRun {
       else if (event.kind != kDrained || (channels_[event.id].busy && channels_[event.id].generation == event.aux))
         waiting_events_.emplace_back(count(time) - count(now_), (std::int64_t{event.kind} << 32) | event.id);
     });
-    std::sort(waiting_events_.begin(), waiting_events_.end());
+    // Rows that are repeated must begin in the same order, so where they are kept the order of one time's events is part of the state.
+    if (options_.record)
+      std::stable_sort(waiting_events_.begin(), waiting_events_.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+    else
+      std::sort(waiting_events_.begin(), waiting_events_.end());
     for (const auto& [time, what] : waiting_events_) state.words.insert(state.words.end(), {time, what});
     state.channel_bytes.assign(channel_bytes_.begin(), channel_bytes_.end());
   }
