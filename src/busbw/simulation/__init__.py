@@ -6,6 +6,8 @@ Knows no algorithm by name. May import collectives, hardware, statistics, units 
 from busbw.simulation.analysis import CriticalPath, Exposure, critical_path, exposure, link_load, written_out
 from busbw.simulation.causes import Cause, causes
 from busbw.simulation.conditions import Background, Conditions, LinkFailure
+from busbw.simulation.formats import read_graph
+from busbw.simulation.graph import TaskGraph
 from busbw.simulation.lowering import task_program
 from busbw.simulation.program import (
     Channel,
@@ -48,6 +50,7 @@ __all__ = [
     "StallError",
     "Stream",
     "Table",
+    "TaskGraph",
     "TaskProgram",
     "Tasks",
     "Timeline",
@@ -55,6 +58,7 @@ __all__ = [
     "critical_path",
     "exposure",
     "link_load",
+    "read_graph",
     "simulate",
     "task_program",
     "written_out",
