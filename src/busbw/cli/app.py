@@ -25,6 +25,7 @@ from busbw.cli.predict import predict
 from busbw.cli.query import QueryCommand, query
 from busbw.cli.read import ReadCommand, read
 from busbw.cli.score import calibrate, score
+from busbw.cli.simulate import simulate
 from busbw.errors import InputError
 
 __all__ = ["app", "main"]
@@ -97,6 +98,7 @@ app.add_typer(nccl, name="nccl")
 app.command()(predict)
 app.command()(design)
 app.command()(expected)
+app.add_typer(simulate, name="simulate")
 app.command()(score)
 app.command()(calibrate)
 app.command()(verify)
