@@ -122,7 +122,7 @@ def test_whatever_the_curve_probabilities_sum_to_one(times):
 def test_a_name_of_a_gpu_is_looked_up_once_however_many_devices_have_it(monkeypatch):
     """Thousands of ranks name the same GPU, and each rule asks for each table."""
     asked = []
-    monkeypatch.setattr(hypotheses, "find_accelerator", lambda name: asked.append(name))
+    monkeypatch.setattr(hypotheses, "find_accelerator", asked.append)
     facts, at = Facts(), LineRef("log", 1, 0, "a")
     facts.devices = [("host", "Graphics Device 4711", at)] * 5000
     assert hypotheses.gpu_of(facts, Curve("nccl-tests", "a", 0, "all_reduce", 8, 1)) is None
