@@ -12,10 +12,16 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks import design, explain, predict
+from benchmarks import design, execute, explain, predict, simulate
 from benchmarks.rows import Benchmark, Options, Row, measure, print_table
 
-GROUPS = {"explain": explain.BENCHMARKS, "predict": predict.BENCHMARKS, "design": design.BENCHMARKS}
+GROUPS = {
+    "explain": explain.BENCHMARKS,
+    "predict": predict.BENCHMARKS,
+    "design": design.BENCHMARKS,
+    "execute": execute.BENCHMARKS,
+    "simulate": simulate.BENCHMARKS,
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

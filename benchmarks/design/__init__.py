@@ -1,7 +1,12 @@
-"""The figures of designing: bounds and forests here, one file a family."""
+"""The figures of designing: one file a family."""
 
-from benchmarks.design import bounds
+from benchmarks.design import bounds, forests, greedy, library
 
 __all__ = ["BENCHMARKS"]
 
-BENCHMARKS = (*bounds.BENCHMARKS,)
+BENCHMARKS = tuple(
+    sorted(
+        (*bounds.BENCHMARKS, *forests.BENCHMARKS, *greedy.BENCHMARKS, *library.BENCHMARKS),
+        key=lambda benchmark: int(benchmark.id[1:]),
+    )
+)

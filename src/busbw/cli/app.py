@@ -19,6 +19,7 @@ from busbw.cli.expected import expected
 from busbw.cli.explain import explain
 from busbw.cli.hardware import hardware
 from busbw.cli.nccl import nccl
+from busbw.cli.plans import convert, show, verify
 from busbw.cli.predict import predict
 from busbw.cli.query import QueryCommand, query
 from busbw.cli.read import ReadCommand, read
@@ -96,6 +97,9 @@ app.command()(predict)
 app.command()(expected)
 app.command()(score)
 app.command()(calibrate)
+app.command()(verify)
+app.command()(convert)
+app.command()(show)
 app.command()(demo)
 
 

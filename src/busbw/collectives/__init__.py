@@ -8,10 +8,27 @@ from busbw.collectives.collective import KINDS, Collective, Routing
 from busbw.collectives.expansion import Moves, expand
 from busbw.collectives.forests import Tree, forest, from_transfers, orbit_forest
 from busbw.collectives.kinds import COLLECTIVES, bus_factor, collective_named
-from busbw.collectives.provenance import Violation, violations
+from busbw.collectives.provenance import Fault, violations
 from busbw.collectives.schedule import BoundSchedule, Mode, Region, Schedule, Transfer
 
 __all__ = [
-    "COLLECTIVES", "KINDS", "BoundSchedule", "Collective", "Mode", "Moves", "Region", "Routing", "Schedule", "Transfer", "Tree", "Violation", "bus_factor",
-    "collective_named", "expand", "forest", "from_transfers", "orbit_forest", "violations",
+    "COLLECTIVES",
+    "KINDS",
+    "BoundSchedule",
+    "Collective",
+    "Fault",
+    "Mode",
+    "Moves",
+    "Region",
+    "Routing",
+    "Schedule",
+    "Transfer",
+    "Tree",
+    "bus_factor",
+    "collective_named",
+    "expand",
+    "forest",
+    "from_transfers",
+    "orbit_forest",
+    "violations",
 ]  # fmt: skip

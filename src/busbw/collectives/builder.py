@@ -25,12 +25,27 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from busbw.collectives.expressions import ZERO, Expr, ExprLike, Table, as_expr, param, size, table, var
+from busbw.collectives.expressions import (
+    ONE,
+    ZERO,
+    Expr,
+    ExprLike,
+    Table,
+    as_expr,
+    param,
+    select,
+    size,
+    substitute,
+    table,
+    var,
+)
+from busbw.collectives.passes import renamed_loops, replaced, retabled, transformed
 from busbw.collectives.schedule import (
+    NO_PATH,
     Channels,
     Location,
     Loop,
@@ -46,7 +61,7 @@ from busbw.collectives.schedule import (
 )
 
 __all__ = [
-    "Axis", "Chunks", "add", "blocks", "build", "channels", "chunks", "copy", "fixed_size", "parallel", "parameter", "pipeline", "require", "schedule", "scratch", "steps",
+    "Axis", "Chunks", "add", "apply", "blocks", "build", "channels", "chunks", "copy", "fixed_size", "one_after_the_other", "parallel", "parameter", "pipeline", "require", "schedule", "scratch", "steps",
     "table_of", "together", "transfer", "when",
 ]  # fmt: skip
 
@@ -71,6 +86,7 @@ class _Recording:
     requires: list[Requirement] = field(default_factory=list)
     tables: list[tuple[str, Table]] = field(default_factory=list)
     fixed: list[tuple[str, int]] = field(default_factory=list)
+    paths: tuple[str, ...] = ()
 
     def fresh(self, wanted: str) -> str:
         name, number = wanted, 1
@@ -172,7 +188,7 @@ def build(kind: str, name: str, axes: tuple[str, ...], function: Callable[..., N
         )
     return Schedule(
         name, kind, axes, recording.chunks, _one(recording.frames.pop()), recording.scratch, tuple(recording.params), tuple(recording.requires),
-        tuple(recording.tables), (), tuple(recording.fixed),
+        tuple(recording.tables), recording.paths, tuple(dict.fromkeys(recording.fixed)),
     )  # fmt: skip
 
 
@@ -249,6 +265,13 @@ def together() -> Iterator[None]:
 
 
 @contextmanager
+def one_after_the_other() -> Iterator[None]:
+    """A context in which what is said happens in turn; needed only inside `together()`."""
+    with _frame(_one):
+        yield
+
+
+@contextmanager
 def pipeline(parts: ExprLike) -> Iterator[None]:
     """A context in which everything is done for `parts` slices of every chunk, each one step behind the one before."""
     with _frame(lambda children: Pipeline(as_expr(parts), _one(children))):
@@ -282,6 +305,79 @@ def when(condition: ExprLike) -> Iterator[None]:
     recording.guards.append(as_expr(condition))
     yield
     recording.guards.pop()
+
+
+def apply(
+    other: Schedule,
+    over: Mapping[str, Axis] | Axis,
+    where: Callable[[Expr], Location],
+    *,
+    params: Mapping[str, ExprLike] | None = None,
+    channel: Callable[[Expr], Expr] | None = None,
+) -> None:
+    """Another schedule becomes part of this one: along these axes, on the places that `where` gives for each of its chunks.
+
+    `over`: our axis for each axis of the other (or the one). `where(c)`: the place of the other's chunk c here; it may hold several chunks. Our
+    other axes are untouched: every group of ranks along `over` does the same at once. `params` may be expressions of ours.
+    Raises ScheduleError for schedules that use scratch, input or output.
+    """
+    recording, line = _recording(), _here()
+    axes = {other.axes[0]: over} if isinstance(over, Axis) else dict(over)
+    if set(axes) != set(other.axes):
+        raise ScheduleError(
+            f"{line}: {other.name} has the axes {', '.join(other.axes)}; say along which of ours each runs"
+        )
+    swap: dict[Expr, Expr] = {}
+    for name, axis in axes.items():
+        swap |= {var(name): axis, size(name): axis.size}
+    for name, usual in other.params:
+        given = (params or {}).get(name, usual)
+        if given is None:
+            raise ScheduleError(f"{line}: {other.name} needs its parameter {name}")
+        swap[param(name)] = as_expr(given)
+    names = {}
+    for name, contents in other.tables:
+        names[name] = recording.fresh(name)
+        recording.tables.append((names[name], contents))
+    shift = len(recording.paths)
+    recording.paths += other.paths
+    recording.requires += [
+        Requirement(substitute(r.condition, swap), f"{other.name}: {r.text}") for r in other.requires
+    ]
+    recording.fixed += [(str(axes[name].value), extent) for name, extent in other.fixed]
+    own = {axis: var(axis) for axis in recording.axes}
+    guard = as_expr(1)
+    for outer in recording.guards:
+        guard = outer & guard
+    extent = substitute(other.chunks, swap)
+
+    def rank(coordinates: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        here = {str(axes[name].value): e for name, e in zip(other.axes, coordinates, strict=True)}
+        return tuple((own | here).values())
+
+    def place(source: Location, piece: Expr | None) -> Location:
+        if source.region is not Region.DATA:
+            raise ScheduleError(
+                f"{line}: {other.name} uses {source.region}; only schedules that work in data can be applied"
+            )
+        index = source.index if piece is None else source.index + piece * source.stride
+        return where(index % extent)
+
+    def one(t: Transfer, piece: Expr | None) -> Transfer:
+        path = t.path if not shift or t.path == NO_PATH else select(t.path < 0, -1, t.path + shift)
+        return replace(
+            t, src=rank(t.src), dst=rank(t.dst), source=place(t.source, piece), target=place(t.target, piece), guard=guard & t.guard,
+            group=tuple(str(axes[name].value) for name in t.group), path=path, channel=channel(t.channel) if channel else t.channel,
+        )  # fmt: skip
+
+    def change(t: Transfer) -> Node:
+        if t.source.count == ONE and t.target.count == ONE:
+            return one(t, None)
+        piece = recording.fresh("piece")
+        return Loop(piece, t.source.count, one(t, var(piece)), parallel=True)
+
+    body = retabled(replaced(renamed_loops(other.body, recording.fresh), swap), names)
+    recording.frames[-1].append(transformed(body, change))
 
 
 def add(node: Node) -> None:

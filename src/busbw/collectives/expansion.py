@@ -6,7 +6,8 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from busbw.collectives.expressions import ONE, Environment, Expr, IntArray, Value, evaluate, free_names
+from busbw.collectives.expressions import ONE, Environment, Expr, IntArray, Value, const, evaluate, free_names
+from busbw.collectives.inversion import solve
 from busbw.collectives.schedule import (
     BoundSchedule,
     Channels,
@@ -48,6 +49,7 @@ class Moves:
     path: IntArray  # (M,) index into the schedule's paths, -1 for none
     transfer: IntArray  # (M,)
     message: IntArray  # (M,)
+    count: IntArray  # (M,) chunks; 1 unless whole messages were asked for
 
     def __len__(self) -> int:
         return len(self.step)
@@ -57,8 +59,10 @@ class Moves:
         return Moves(*(getattr(self, f.name)[which] for f in fields(self)))
 
 
-def expand(bound: BoundSchedule, *, most: int = 20_000_000) -> Moves:
-    """Every move of the schedule. Slices of pipelines and channels are not told apart: each does the same.
+def expand(bound: BoundSchedule, *, rank: int | None = None, whole: bool = False, most: int = 20_000_000) -> Moves:
+    """Every move of the schedule; with `rank` those that it sends or receives, for which nothing else is written out if the schedule allows.
+
+    Slices of pipelines and channels are not told apart: each does the same. `whole`: one row a message, with the number of its chunks and the place of the first.
 
     Raises ValueError if there are more than `most` (they would not fit in memory), or if the two ends of a transfer count different chunks.
 
@@ -67,7 +71,7 @@ def expand(bound: BoundSchedule, *, most: int = 20_000_000) -> Moves:
     >>> [(int(t), int(s), int(d), int(c)) for t, s, d, c in zip(moves.step, moves.src, moves.dst, moves.src_index)]
     [(0, 0, 1, 0), (0, 1, 2, 1), (0, 2, 0, 2), (1, 0, 1, 2), (1, 1, 2, 0), (1, 2, 0, 1)]
     """
-    walk = _Walk(bound, most)
+    walk = _Walk(bound, most, rank, whole)
     walk.visit(bound.schedule.body, bound.environment, 1, np.zeros(1, np.int64))
     return walk.moves()
 
@@ -75,8 +79,11 @@ def expand(bound: BoundSchedule, *, most: int = 20_000_000) -> Moves:
 class _Walk:
     """Goes through the tree with a batch of environments at once: variables are arrays of one length."""
 
-    def __init__(self, bound: BoundSchedule, most: int) -> None:
+    def __init__(self, bound: BoundSchedule, most: int, rank: int | None = None, whole: bool = False) -> None:
         self.bound = bound
+        self.rank = rank
+        self.whole = whole
+        self.here = {} if rank is None else {a: int(x[0]) for a, x in bound.coordinates(np.array([rank])).items()}
         self.most = most
         self.numbers = {id(transfer): number for number, transfer in enumerate(transfers_of(bound.schedule.body))}
         self.rows: list[list[IntArray]] = []
@@ -112,24 +119,45 @@ class _Walk:
             self.visit(node.body, env, batch, start)
 
     def transfer(self, node: Transfer, env: Environment, batch: int, start: IntArray) -> None:
-        bound = self.bound
-        sizes = dict(bound.sizes)
-        domain = node.domain(bound.schedule.axes)
-        env, item, total = _over_axes(env, batch, domain, sizes)
-        self._bounded(total)
+        axes, sizes = self.bound.schedule.axes, dict(self.bound.sizes)
+        domain = node.domain(axes)
+        sending = self.candidates(node.src, domain) if not node.group else None
+        receiving = self.candidates(node.dst, domain) if not node.group else None
+        if self.rank is None or sending is None or receiving is None:
+            env, item, total = _over_axes(env, batch, domain, sizes)
+            self._bounded(total)
+            self.admit(node, env, start[item], total)
+            return
+        for candidates, role in ((sending, "sends"), (receiving, "receives")):
+            if role == "receives" and node.local:
+                continue
+            solved = {axis: _column(e, env, batch) % sizes[axis] for axis, e in candidates.items()}
+            self.admit(node, env.having(**solved), start, batch, role)
+
+    def candidates(self, rank: tuple[Expr, ...], domain: tuple[str, ...]) -> dict[str, Expr] | None:
+        """Coordinates in terms of loop variables for which these expressions can be this rank."""
+        if self.rank is None:
+            return None
+        coordinates = dict(zip(self.bound.schedule.axes, rank, strict=True))
+        return solve(coordinates, domain, {axis: const(x) for axis, x in self.here.items()})
+
+    def admit(self, node: Transfer, env: Environment, start: IntArray, total: int, role: str = "") -> None:
+        """Writes out the moves of a transfer in environments that have its coordinates; with a role only those in which this rank plays it."""
+        bound, axes, sizes = self.bound, self.bound.schedule.axes, dict(self.bound.sizes)
+        extents = list(sizes.values())
         admitted = np.flatnonzero(_column(node.guard, env, total))
-        env, start, total = _picked(env, admitted), start[item][admitted], len(admitted)
+        env, start, total = _picked(env, admitted), start[admitted], len(admitted)
         if total == 0:
             return
-        src = [_column(e, env, total) % sizes[a] for e, a in zip(node.src, bound.schedule.axes, strict=True)]
-        dst = [_column(e, env, total) % sizes[a] for e, a in zip(node.dst, bound.schedule.axes, strict=True)]
+        src = [_column(e, env, total) % sizes[a] for e, a in zip(node.src, axes, strict=True)]
+        dst = [_column(e, env, total) % sizes[a] for e, a in zip(node.dst, axes, strict=True)]
         message = self.messages + np.arange(total)
         self.messages += total
         if node.group:
             members, item, total = _over_axes(Environment(), total, node.group, sizes)
             env, start, message = _picked(env, item), start[item], message[item]
             src, dst = [x[item] for x in src], [x[item] for x in dst]
-            for place, axis in enumerate(bound.schedule.axes):
+            for place, axis in enumerate(axes):
                 if axis in node.group:
                     along = np.asarray(members.variables[axis])
                     if node.mode is Mode.MULTICAST:
@@ -140,17 +168,26 @@ class _Walk:
                 members, item, total = _over_axes(Environment(), total, node.group, sizes)
                 env, start, message = _picked(env, item), start[item], message[item]
                 src, dst = [x[item] for x in src], [x[item] for x in dst]
-                for place, axis in enumerate(bound.schedule.axes):
+                for place, axis in enumerate(axes):
                     if axis in node.group:
                         dst[place] = np.asarray(members.variables[axis])
+        sender, receiver = np.ravel_multi_index(src, extents), np.ravel_multi_index(dst, extents)
+        if self.rank is not None:
+            mine = {"sends": sender == self.rank, "receives": (receiver == self.rank) & (sender != self.rank)}.get(
+                role, (sender == self.rank) | (receiver == self.rank)
+            )
+            kept = np.flatnonzero(mine)
+            env, start, message, total = _picked(env, kept), start[kept], message[kept], len(kept)
+            sender, receiver = sender[kept], receiver[kept]
+            if total == 0:
+                return
         count = _column(node.source.count, env, total)
         if not np.array_equal(count, _column(node.target.count, env, total)):
             raise ValueError(
                 f"{node.where}: {bound.schedule.name}: {node.source} and {node.target} hold different numbers of chunks"
             )
-        piece, item, moved = _ragged(count)
+        piece, item, moved = _ragged(np.minimum(count, 1) if self.whole else count)
         self._bounded(moved)
-        extents = [extent for _, extent in bound.sizes]
         action = {Mode.COPY: COPY, Mode.MULTICAST: COPY, Mode.REDUCE: REDUCE}.get(node.mode, NETWORK)
         self.count += moved
 
@@ -161,8 +198,8 @@ class _Walk:
         self.rows.append(
             [
                 start[item],
-                np.ravel_multi_index(src, extents)[item],
-                np.ravel_multi_index(dst, extents)[item],
+                sender[item],
+                receiver[item],
                 *self._place(node.source, node, index(node.source)),
                 *self._place(node.target, node, index(node.target)),
                 np.full(moved, action, np.int64),
@@ -170,6 +207,7 @@ class _Walk:
                 _column(node.path, env, total)[item],
                 np.full(moved, self.numbers[id(node)], np.int64),
                 message[item],
+                count[item] if self.whole else np.ones(moved, np.int64),
             ]
         )
 

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 __all__ = [
-    "Environment", "Expr", "ExprLike", "IntArray", "Table", "Value", "affine", "as_expr", "ceil_log", "const", "digit", "eq", "evaluate", "floor_log",
-    "fold_rank", "free_names", "low_bit", "maximum", "minimum", "ne", "negabinary", "negabinary_digits", "param", "power", "select", "size", "substitute",
+    "OPERATIONS", "Environment", "Expr", "ExprLike", "IntArray", "Table", "Value", "affine", "as_expr", "ceil_log", "const", "digit", "eq", "evaluate", "floor_log",
+    "fold_rank", "free_names", "from_gray", "low_bit", "maximum", "minimum", "ne", "negabinary", "negabinary_digits", "param", "power", "select", "size", "substitute",
     "table", "unfold_rank", "var",
 ]  # fmt: skip
 
@@ -78,6 +78,10 @@ class Expr:
 
     def __floordiv__(self, other: ExprLike) -> Expr:
         other = as_expr(other)
+        if self == other:  # sizes and powers are never 0
+            return ONE
+        if self.op == "mul" and self.args[1] == other:
+            return self.args[0]
         return self if other == ONE else _make("div", self, other)
 
     def __rfloordiv__(self, other: ExprLike) -> Expr:
@@ -114,10 +118,10 @@ class Expr:
         return _make("le", self, as_expr(other))
 
     def __gt__(self, other: ExprLike) -> Expr:
-        return as_expr(other) < self
+        return _make("lt", as_expr(other), self)
 
     def __ge__(self, other: ExprLike) -> Expr:
-        return as_expr(other) <= self
+        return _make("le", as_expr(other), self)
 
     def __bool__(self) -> bool:
         if self.op == "const":
@@ -285,6 +289,15 @@ def negabinary_digits(x: ExprLike) -> Expr:
     return _make("negabinary_digits", as_expr(x))
 
 
+def from_gray(code: ExprLike) -> Expr:
+    """The number that has this reflected Gray code: bit i of it is the parity of the code's bits from i on.
+
+    >>> [evaluate(from_gray(x), Environment()) for x in range(8)]
+    [0, 1, 3, 2, 7, 6, 4, 5]
+    """
+    return _make("from_gray", as_expr(code))
+
+
 def low_bit(x: ExprLike) -> Expr:
     """The value of the lowest binary digit of x that is 1; 0 for 0."""
     return _make("low_bit", as_expr(x))
@@ -413,6 +426,8 @@ def _rebuild(op: str, args: tuple[Expr, ...], value: int | str) -> Expr:
         return args[0] - args[1]
     if op == "mul":
         return args[0] * args[1]
+    if op == "div":
+        return args[0] // args[1]
     if op == "and":
         return args[0] & args[1]
     return _make(op, *args)
@@ -491,6 +506,12 @@ def _unfold(name: Value, ranks: Value) -> Value:
     return np.where(name >= spare, name + spare, 2 * np.asarray(name) + 1)
 
 
+def _from_gray(code: Value) -> Value:
+    for shift in (1, 2, 4, 8, 16, 32):
+        code = code ^ (code >> shift)
+    return code
+
+
 def _select(condition: Value, a: Value, b: Value) -> Value:
     if not _is_array(condition):
         return a if condition else b
@@ -521,10 +542,15 @@ _FUNCTIONS: dict[str, Callable[..., Value]] = {
     "floor_log": _floor_log,
     "negabinary": lambda d: (d ^ _NEGABINARY_MASK) - _NEGABINARY_MASK,
     "negabinary_digits": lambda x: (x + _NEGABINARY_MASK) ^ _NEGABINARY_MASK,
+    "from_gray": _from_gray,
     "low_bit": lambda x: x & -x,
     "fold": _fold,
     "unfold": _unfold,
 }
+
+OPERATIONS = dict.fromkeys(("negabinary", "negabinary_digits", "from_gray", "low_bit"), 1) | {"select": 3}
+OPERATIONS |= {name: 2 for name in _FUNCTIONS if name not in OPERATIONS}
+"""The operations and how many arguments each takes."""
 
 _INFIX = {
     "or": ("|", 1), "and": ("&", 2), "eq": ("=", 3), "lt": ("<", 3), "le": ("<=", 3), "add": ("+", 4), "sub": ("-", 4), "xor": ("^", 5),

@@ -1,0 +1,56 @@
+"""The figures of executing: those of X1 to X10 whose part exists."""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+from benchmarks.rows import Benchmark, Measured, NotMeasurableError, Options
+
+__all__ = ["BENCHMARKS"]
+
+_REPOSITORY = Path(__file__).parents[2]
+
+
+def _compiler() -> str:
+    from benchmarks.execute.weakening import find_compiler
+
+    found = find_compiler()
+    if found is None:
+        raise NotMeasurableError("no C++ compiler; install g++")
+    return found
+
+
+def _weakened(options: Options) -> Measured:
+    """X7: with --smoke the first few weakenings only."""
+    from benchmarks.execute.weakening import try_all
+
+    tried = try_all(50 if options.smoke else 1000, _compiler(), most=3 if options.smoke else None)
+    missed = [str(one.weakening) for one in tried if not one.found]
+    note = f"{len(tried)} weakenings" + (f"; missed: {'; '.join(missed)}" if missed else "")
+    return Measured(len(missed), note=note)
+
+
+def _seeds(options: Options) -> Measured:
+    """X8: each kernel on 2 to 4 ranks, so many seeds each; every one of them is a schedule in which an alarm would be false."""
+    seeds = 20 if options.smoke else 1000
+    tests = _REPOSITORY / "cpp" / "tests"
+    with tempfile.TemporaryDirectory() as folder:
+        program = Path(folder) / "test"
+        build = [_compiler(), "-std=c++20", "-O2", f"-I{tests.parent / 'include'}", f"-I{tests}"]
+        subprocess.run([*build, str(tests / "test_device_sim.cpp"), "-o", str(program)], check=True, timeout=300)
+        begun = time.perf_counter()
+        ran = subprocess.run([str(program), str(seeds)], check=False, capture_output=True, text=True, timeout=1800)
+        took_s = time.perf_counter() - begun
+    told = [line.split() for line in ran.stderr.splitlines() if line.endswith(" schedules")]
+    if ran.returncode or not told:
+        return Measured([0, 1, 0], note=ran.stderr.strip().splitlines()[0] if ran.stderr.strip() else "")
+    return Measured([1, 0, int(told[0][0]) / took_s], note=f"{told[0][2]} schedules")
+
+
+BENCHMARKS = (
+    Benchmark("X7", "weakenings of the device headers that the simulated memory does not notice", "", ("==", (0.0,)), _weakened),
+    Benchmark("X8", "all seeds of all kernels right; false alarms; primitives a second", "; ; 1/s", ("==;==;>=", (1.0, 0.0, 0.5e6)), _seeds, sized=True),
+)  # fmt: skip

@@ -1,0 +1,102 @@
+/// The CPU as target: threads or processes over shared memory. Included by target.hpp alone.
+///
+/// Order stands on the word itself, not on fences: ThreadSanitizer does not know fences, and would report correct code.
+#pragma once
+
+#include <sched.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+
+#include "busbw/device/order.hpp"
+
+#define BUSBW_DEVICE inline
+
+namespace busbw::device {
+
+constexpr std::memory_order std_order(Order order) {
+  return order == Order::relaxed ? std::memory_order_relaxed
+         : order == Order::acquire ? std::memory_order_acquire
+                                   : std::memory_order_release;
+}
+
+template <class T>
+class SystemAtomic {
+  static_assert(sizeof(T) == 4 || sizeof(T) == 8);
+
+ public:
+  explicit SystemAtomic(T& word) : word_(word) {}
+  T load(Order order) const { return std::atomic_ref<T>(word_).load(std_order(order)); }
+  void store(T value, Order order) const { std::atomic_ref<T>(word_).store(value, std_order(order)); }
+  T fetch_add(T value, Order order) const { return std::atomic_ref<T>(word_).fetch_add(value, std_order(order)); }
+
+ private:
+  T& word_;
+};
+
+template <class T>
+T weak_load(const T* p) {
+  return *p;
+}
+template <class T>
+void weak_store(T* p, T value) {
+  *p = value;
+}
+
+/// A thread takes one run, so that its caches and the vector unit see it whole.
+template <class Body>
+void for_each_of_thread(std::size_t count, std::uint32_t thread, std::uint32_t threads, Body body) {
+  const std::size_t last = count * (thread + 1) / threads;
+  for (std::size_t i = count * thread / threads; i < last; ++i) body(i);
+}
+
+/// The threads of a block meet here. One a block, in memory that all of them see.
+class BlockBarrier {
+ public:
+  explicit BlockBarrier(std::uint32_t threads) : threads_(threads) {}
+
+  void sync() {
+    if (threads_ == 1) return;
+    const std::uint32_t turn = turn_.load(std::memory_order_relaxed);
+    if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == threads_) {
+      arrived_.store(0, std::memory_order_relaxed);
+      turn_.store(turn + 1, std::memory_order_release);
+      return;
+    }
+    for (std::uint32_t spins = 0; turn_.load(std::memory_order_acquire) == turn; ++spins) pause(spins);
+  }
+
+  static void pause(std::uint32_t turn) {
+    if (turn < kSpinsBeforeYield) {
+#if defined(__x86_64__)
+      __builtin_ia32_pause();
+#elif defined(__aarch64__)
+      asm volatile("yield");
+#endif
+    } else {
+      sched_yield();
+    }
+  }
+
+ private:
+  /// More ranks than cores must let each other run. About 10 us of pausing, ten times a hand-over between cores. A guess.
+  static constexpr std::uint32_t kSpinsBeforeYield = 400;
+
+  std::uint32_t threads_;
+  std::atomic<std::uint32_t> arrived_{0};
+  std::atomic<std::uint32_t> turn_{0};
+};
+
+/// Between two looks at a word; turn counts the looks. After some it yields the core.
+inline void spin_pause(std::uint32_t turn) { BlockBarrier::pause(turn); }
+
+struct Clock {
+  static std::uint64_t now_ns() {
+    return static_cast<std::uint64_t>(
+        std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count());
+  }
+};
+
+}  // namespace busbw::device

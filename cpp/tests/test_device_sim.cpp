@@ -1,0 +1,202 @@
+// Kernels on the simulated weak memory: right on every seed; and every planted fault of memory order is found.
+#define BUSBW_TARGET_SIM
+#include <cstring>
+#include <numeric>
+#include <string>
+
+#include "busbw/device/kernels/all_gather.hpp"
+#include "busbw/device/kernels/all_reduce.hpp"
+#include "busbw/device/kernels/staged.hpp"
+#include "check.hpp"
+
+using namespace busbw::device;
+
+namespace {
+
+struct Machine;
+using Kernel = WaitResult (*)(Machine&, const Comm&, const Block&);
+
+float value(std::uint32_t call, std::uint32_t rank, std::size_t i) { return static_cast<float>(call * 100 + rank * 10 + i % 7); }
+
+/// A collective: how many parts of `count` elements a rank gives and gets, and what it must get.
+struct Collective {
+  const char* name;
+  Kernel kernel;
+  bool gives_all, gets_all;  ///< a part for each rank, or one
+  float (*expected)(std::uint32_t call, std::uint32_t ranks, std::uint32_t rank, std::uint32_t part, std::size_t count, std::size_t i);
+};
+
+struct Job {
+  sim::Options options;
+  Collective collective;
+  std::size_t count;
+  std::size_t slot_bytes;
+  std::size_t shift = 0;  ///< elements by which the input is off a vector's alignment
+  std::uint32_t calls = 3;
+
+  std::size_t given() const { return count * (collective.gives_all ? options.ranks : 1); }
+  std::size_t got() const { return count * (collective.gets_all ? options.ranks : 1); }
+};
+
+/// A rank's heap: control window, then input, then output.
+struct Machine {
+  Machine(const Job& wanted, sim::Chooser& chooser) : job(wanted), world(with_heap(job), chooser) {
+    layout = layout_of(job);
+    for (std::uint32_t rank = 0; rank < job.options.ranks; ++rank) {
+      Comm comm{rank, job.options.ranks, layout, {}, 0};
+      Window data{};
+      for (std::uint32_t peer = 0; peer < job.options.ranks; ++peer) {
+        comm.control.base[peer] = world.heap(peer);
+        data.base[peer] = world.heap(peer) + layout.bytes();
+      }
+      comms.push_back(comm);
+      windows.push_back(data);
+    }
+    barriers.assign(static_cast<std::size_t>(job.options.ranks) * job.options.blocks, BlockBarrier(job.options.threads));
+  }
+  static Layout layout_of(const Job& job) { return {job.options.ranks, job.options.blocks, job.slot_bytes}; }
+  static sim::Options with_heap(const Job& job) {
+    sim::Options options = job.options;
+    options.heap_bytes = (layout_of(job).bytes() + (job.shift + job.given() + job.got()) * 4 + 127) / 64 * 64;
+    return options;
+  }
+  Block block(const sim::Place& place) {
+    return {place.block, job.options.blocks, place.thread, job.options.threads,
+            &barriers[place.rank * job.options.blocks + place.block]};
+  }
+  float* input(std::uint32_t rank) { return reinterpret_cast<float*>(windows[rank].base[rank]) + job.shift; }
+  std::size_t output_offset() const { return ((job.shift + job.given()) * 4 + 15) / 16 * 16; }
+  float* output(std::uint32_t rank) { return reinterpret_cast<float*>(windows[rank].base[rank] + output_offset()); }
+
+  Job job;
+  sim::World world;
+  Layout layout;
+  std::vector<Comm> comms;
+  std::vector<Window> windows;
+  std::vector<BlockBarrier> barriers;
+};
+
+/// Rewrites the inputs in each call, runs the kernel, and compares in the same threads: what a schedule tore shows up in the values or as a race.
+std::string run(const Job& job, sim::Chooser& chooser, std::uint64_t* primitives = nullptr) {
+  Machine m(job, chooser);
+  std::string wrong;
+  m.world.run([&](const sim::Place& place) {
+    const Block block = m.block(place);
+    const Comm& comm = m.comms[place.rank];
+    const std::size_t threads = static_cast<std::size_t>(block.blocks) * block.threads;
+    const std::size_t me = static_cast<std::size_t>(block.block) * block.threads + block.thread;
+    for (std::uint32_t call = 0; call < job.calls; ++call) {
+      for (std::size_t i = me; i < job.given(); i += threads) weak_store(m.input(place.rank) + i, value(call, place.rank, i));
+      m.world.next_launch();
+      if (job.collective.kernel(m, comm, block) != kArrived) wrong = "gave up";
+      m.world.next_launch();
+      for (std::size_t i = me; i < job.got(); i += threads) {
+        const float expected =
+            job.collective.expected(call, comm.ranks, comm.rank, static_cast<std::uint32_t>(i / job.count), job.count, i % job.count);
+        const float got = weak_load(m.output(place.rank) + i);
+        if (got != expected) wrong = "call " + std::to_string(call) + ": " + std::to_string(got) + " for " + std::to_string(expected);
+      }
+      m.world.next_launch();
+    }
+  });
+  if (primitives) *primitives += m.world.result().primitives;
+  if (!m.world.result().deadlock.empty()) return "deadlock: " + m.world.result().deadlock;
+  if (!m.world.result().races.empty()) return m.world.result().races[0];
+  return wrong;
+}
+
+const float* in(Machine& m, const Comm& comm) { return m.input(comm.rank); }
+float* out(Machine& m, const Comm& comm) { return m.output(comm.rank); }
+SymPtr<float> shared_out(Machine& m, const Comm& comm) { return SymPtr<float>(m.windows[comm.rank], m.output_offset()); }
+
+float sum_of(std::uint32_t call, std::uint32_t ranks, std::size_t i) {
+  float sum = value(call, 0, i);
+  for (std::uint32_t rank = 1; rank < ranks; ++rank) sum += value(call, rank, i);
+  return sum;
+}
+float all_reduced(std::uint32_t call, std::uint32_t ranks, std::uint32_t, std::uint32_t, std::size_t, std::size_t i) {
+  return sum_of(call, ranks, i);
+}
+float reduced_and_scattered(std::uint32_t call, std::uint32_t ranks, std::uint32_t rank, std::uint32_t, std::size_t count, std::size_t i) {
+  return sum_of(call, ranks, rank * count + i);
+}
+float all_gathered(std::uint32_t call, std::uint32_t, std::uint32_t, std::uint32_t part, std::size_t, std::size_t i) { return value(call, part, i); }
+float exchanged(std::uint32_t call, std::uint32_t, std::uint32_t rank, std::uint32_t part, std::size_t count, std::size_t i) {
+  return value(call, part, rank * count + i);
+}
+float of_the_last(std::uint32_t call, std::uint32_t ranks, std::uint32_t, std::uint32_t, std::size_t, std::size_t i) {
+  return value(call, ranks - 1, i);
+}
+
+const Collective kCollectives[] = {
+    {"all_reduce_one_shot", [](Machine& m, const Comm& c, const Block& b) { return all_reduce_one_shot(c, b, in(m, c), out(m, c), m.job.count, Sum{}); },
+     false, false, all_reduced},
+    {"all_reduce_two_shot",
+     [](Machine& m, const Comm& c, const Block& b) {
+       return all_reduce_two_shot(c, b, SymPtr<const float>(m.windows[c.rank], m.job.shift * 4), shared_out(m, c), m.job.count, Sum{});
+     },
+     false, false, all_reduced},
+    {"all_reduce_staged", [](Machine& m, const Comm& c, const Block& b) { return all_reduce_staged(c, b, in(m, c), out(m, c), m.job.count, Sum{}); },
+     false, false, all_reduced},
+    {"reduce_scatter_staged",
+     [](Machine& m, const Comm& c, const Block& b) { return reduce_scatter_staged(c, b, in(m, c), out(m, c), m.job.count, Sum{}); }, true, false,
+     reduced_and_scattered},
+    {"all_gather_direct", [](Machine& m, const Comm& c, const Block& b) { return all_gather_direct(c, b, in(m, c), shared_out(m, c), m.job.count); },
+     false, true, all_gathered},
+    {"all_gather_staged", [](Machine& m, const Comm& c, const Block& b) { return all_gather_staged(c, b, in(m, c), out(m, c), m.job.count); }, false,
+     true, all_gathered},
+    {"all_to_all_staged", [](Machine& m, const Comm& c, const Block& b) { return all_to_all_staged(c, b, in(m, c), out(m, c), m.job.count); }, true,
+     true, exchanged},
+    {"broadcast_staged",
+     [](Machine& m, const Comm& c, const Block& b) { return broadcast_staged(c, b, in(m, c), out(m, c), m.job.count, c.ranks - 1); }, false, false,
+     of_the_last},
+};
+
+void kernels_are_right_on_every_seed(std::uint32_t seeds) {
+  std::uint64_t primitives = 0, schedules = 0;
+  for (const Collective& collective : kCollectives) {
+    const bool one_piece = std::string(collective.name).ends_with("one_shot");
+    for (std::uint32_t ranks = 2; ranks <= 4; ++ranks)
+      for (std::uint32_t seed = 0; seed < seeds; ++seed) {
+        sim::SeededChooser chooser(seed);
+        const std::size_t count = 1 + seed % 53;
+        const std::size_t slot = one_piece ? (count * 4 / 64 + 1) * 64 : 64;
+        const sim::Options options{.ranks = ranks, .blocks = 1 + seed % 2, .threads = 1 + seed % 3};
+        const std::string wrong = run({options, collective, count, slot, seed % 5 == 4}, chooser, &primitives);
+        if (!wrong.empty()) std::cerr << collective.name << " ranks " << ranks << " seed " << seed << ": " << wrong << '\n';
+        CHECK(wrong.empty());
+        if (!wrong.empty()) return;
+        ++schedules;
+      }
+  }
+  std::cerr << primitives << " primitives, " << schedules << " schedules\n";
+}
+
+/// Rank 1 stays away: rank 0's wait ends at its deadline, its other threads are sent away, and the host reads who waited for what.
+void a_wait_that_is_given_up_says_who_waited_for_whom() {
+  for (std::uint64_t seed = 0; seed < 100; ++seed) {
+    sim::SeededChooser chooser(seed);
+    Machine m({{.ranks = 2, .blocks = 1, .threads = 2}, kCollectives[0], 8, 64}, chooser);
+    for (Comm& comm : m.comms) comm.wait_ns = 200;
+    m.world.run([&](const sim::Place& place) {
+      Report& report = m.comms[0].report();
+      if (place.rank == 0) {
+        CHECK(kCollectives[0].kernel(m, m.comms[0], m.block(place)) != kArrived);
+      } else if (place.thread == 0) {  // as the host would
+        for (std::uint32_t turn = 0; SystemAtomic<std::uint32_t>(report.state).load(kAcquire) < Deadline::kComplete; ++turn) spin_pause(turn);
+        CHECK_EQUAL(SystemAtomic<std::uint32_t>(report.peer).load(kRelaxed), 1u);
+        CHECK_EQUAL(SystemAtomic<std::uint64_t>(report.expected).load(kRelaxed), 1u);
+        CHECK_EQUAL(SystemAtomic<std::uint32_t>(report.primitive).load(kRelaxed), static_cast<std::uint32_t>(Primitive::semaphore_wait));
+      }
+    });
+    CHECK(m.world.result().clean());
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  a_wait_that_is_given_up_says_who_waited_for_whom();
+  kernels_are_right_on_every_seed(argc > 1 ? static_cast<std::uint32_t>(std::stoul(argv[1])) : 100);
+  return busbw::testing::failures != 0;
+}
