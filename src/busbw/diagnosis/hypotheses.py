@@ -45,6 +45,8 @@ _WORST_LEVEL = 5.0
 _MISFIT = 1.15
 """How far beyond the interval's upper end the median of a size class must lie before healthy is doubted."""
 _FEWEST_ROWS = 3
+_FAR_MISFIT, _FEWEST_FAR_ROWS = 3.0, 2
+"""So far beyond fewer rows are enough."""
 _GOOD_LEVEL = 2.0
 """Spreads within which the level of each class must lie for a fault to be named."""
 _CLEARLY = 0.75
@@ -356,14 +358,8 @@ def fits(
             # A figure that was chosen to fit says less.
             fit = replace(fit, log_likelihood=fit.log_likelihood - math.log(len(variants)))
             if hypothesis is HEALTHY:
-                fit = replace(
-                    fit,
-                    is_doubted=any(
-                        _is_slow(fit, name, classes, widths[name][1])
-                        for name in ("small", "large")
-                        if name in fit.levels
-                    ),
-                )
+                slow = any(_is_slow(fit, name, classes, high) for name, (_, high) in widths.items())
+                fit = replace(fit, is_doubted=slow)
             if best is None or fit.log_likelihood > best.log_likelihood:
                 best = fit
         if best is not None:
@@ -398,7 +394,11 @@ def _fit(
 
 
 def _is_slow(fit: Fit, name: str, classes: Sequence[str], high: float) -> bool:
-    return classes.count(name) >= _FEWEST_ROWS and fit.levels[name] > math.log(high * _MISFIT)
+    """Whether a class lies clearly above its interval; in the middle, where algorithms change, only far above."""
+    rows, beyond = classes.count(name), fit.levels[name] - math.log(high)
+    if rows >= _FEWEST_ROWS and name != "middle":
+        return beyond > math.log(_MISFIT)
+    return rows >= _FEWEST_FAR_ROWS and beyond > math.log(_FAR_MISFIT)
 
 
 def named(found: Sequence[Fit]) -> Fit | None:
