@@ -4,7 +4,7 @@
 """
 
 from busbw.accuracy.curves import curves_of_table, kernel_curves, read_all
-from busbw.accuracy.measured import REFUSALS, MeasuredRow, MeasuredTable, Refusal, read_measured
+from busbw.accuracy.measured import REFUSALS, MeasuredRow, MeasuredTable, Refusal, read_measured, shipped_reports
 from busbw.accuracy.score import Score, ScoredRow, ScoredTable, calibrate, score, score_left_out
 
 __all__ = [
@@ -22,4 +22,5 @@ __all__ = [
     "read_measured",
     "score",
     "score_left_out",
+    "shipped_reports",
 ]
