@@ -6,10 +6,10 @@ import json
 from dataclasses import replace
 
 import pytest
-
 from benchmarks.design.mutants import library_plans
 from benchmarks.design.one_sided import group_plan, one_sided_plan, packet_plan, sliced_plan
 from benchmarks.design.plans import fuzz_importers, seeds_of_every_format
+
 from busbw.collectives.exchange import TARGETS, read_plan, target_named, write_plan
 from busbw.collectives.exchange.busbw_json import read_busbw_json, write_busbw_json
 from busbw.collectives.exchange.files import parse_plan
