@@ -9,7 +9,8 @@ import pytest
 
 from busbw.errors import InputError
 from busbw.hardware import find_cluster
-from busbw.hardware.fabrics import FatTree, LinkRates, SingleSwitch, Torus
+from busbw.hardware.fabrics import FatTree, GraphFabric, LinkRates, SingleSwitch, Torus
+from busbw.hardware.links import NETWORK, LinkTable
 from busbw.hardware.routing import ecmp
 from busbw.simulation import (
     PACKET_ROUTINGS,
@@ -166,6 +167,50 @@ def test_limits_return_what_is_known():
 def test_wrong_flows_are_named(flows, network, said):
     with pytest.raises(InputError, match=said):
         simulate_packets(flows, network)
+
+
+def joined(*rows):
+    """A graph of two NIC ports and two switches in a row; rows: rate of each cable."""
+    ends = [(0, 2), (2, 3), (3, 1)]
+    table = []
+    for (a, b), rate in zip(ends, rows, strict=False):
+        table += [(a, b, rate, LATENCY_S, NETWORK), (b, a, rate, LATENCY_S, NETWORK)]
+    return GraphFabric(LinkTable.of(table), 2, ("a", "b", "left", "right"))
+
+
+@pytest.mark.parametrize("routing", ["d-mod-k", "ecmp", "spray"])
+def test_what_cannot_be_reached_is_named(routing):
+    with pytest.raises(InputError, match="no way leads from"):
+        simulate_packets(PacketFlows.of(0, 1, 1), joined(RATE, RATE), routing=routing)
+
+
+def test_a_link_without_bandwidth_is_named():
+    with pytest.raises(InputError, match="link left -> right has no bandwidth, nor have 1 others"):
+        simulate_packets(PacketFlows.of(0, 1, 1), joined(RATE, 0.0, RATE))
+
+
+@pytest.mark.parametrize("transport", ["roce", "infiniband"])
+def test_twice_the_rate_without_latency_takes_half(transport):
+    """Sending times halve, and nothing else takes time: so does the end of every flow, to the picosecond."""
+    rng = np.random.default_rng(3)
+    src, dst = rng.permutation(16), rng.integers(0, 16, 16)
+    flows = PacketFlows.of(src, dst, rng.integers(1, 40, 16) * 4096)
+    settings = packet_settings(transport, header_bytes=64)
+    slow, fast = (
+        simulate_packets(flows, SingleSwitch(16, LinkRates(rate, rate)), transport=settings, routing="d-mod-k")
+        for rate in (12.5e9, 25e9)
+    )
+    assert slow.completed_s == pytest.approx(2 * fast.completed_s, rel=1e-12)
+
+
+def test_ctrl_c_returns_what_is_known():
+    def interrupt(_events, _simulated_s):
+        raise KeyboardInterrupt
+
+    flows = PacketFlows.of(range(1, 16), 0, 200_000_000)
+    timeline = simulate_packets(flows, SWITCH, transport="infiniband", routing="d-mod-k", progress=interrupt)
+    assert timeline.ended == "interrupted"
+    assert 0 < timeline.flow_counts["delivered_bytes"].sum() < flows.size_bytes.sum()
 
 
 @pytest.mark.parametrize(

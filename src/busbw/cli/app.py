@@ -26,6 +26,7 @@ from busbw.cli.query import QueryCommand, query
 from busbw.cli.read import ReadCommand, read
 from busbw.cli.score import calibrate, score
 from busbw.cli.simulate import simulate
+from busbw.cli.simulate_packets import packets
 from busbw.errors import InputError
 
 __all__ = ["app", "main"]
@@ -98,6 +99,7 @@ app.add_typer(nccl, name="nccl")
 app.command()(predict)
 app.command()(design)
 app.command()(expected)
+simulate.command()(packets)
 app.add_typer(simulate, name="simulate")
 app.command()(score)
 app.command()(calibrate)

@@ -85,7 +85,7 @@ class PacketTimeline:
     """What happened. Times in seconds from 0; NaN where a flow had not got so far."""
 
     ended: str
-    """done, stalled, or the limit that was met: time limit, event limit, memory limit."""
+    """done, stalled, interrupted, or the limit that was met: time limit, event limit, memory limit."""
     now_s: float
     """Time of the last event."""
     events: int
@@ -149,7 +149,7 @@ def simulate_packets(
     kept by (time, sequence), time is integer picoseconds.
 
     Limits: end_at_s in simulated time, most_events, most_bytes of memory, most_s of wall time; what is known then is
-    returned, as it is after Ctrl-C with partial. progress is called with (events, simulated seconds) a few times a second.
+    returned, as it is after Ctrl-C. progress is called with (events, simulated seconds) a few times a second.
     Raises InputError for flows between endpoints that are not there or not joined, and for a link without bandwidth;
     StallError where the network stands still, unless partial.
     """
@@ -170,7 +170,7 @@ def simulate_packets(
     if most_bytes is not None:
         native.most_bytes = most_bytes
     simulation = _simulation(native, routes, flows)
-    ended = _run(simulation, most_s, progress, partial)
+    ended = _run(simulation, most_s, progress)
     waiting = (
         tuple(_link_name(network, int(routes.link_ids[link])) for link in simulation.waiting_chain())
         if ended == "stalled"
@@ -193,8 +193,9 @@ def _check_bandwidth(routes: PacketRoutes, network: Cluster | Fabric) -> None:
     dead = np.flatnonzero(~(routes.bandwidth_bytes_per_s > 0))
     if len(dead):
         name = _link_name(network, int(routes.link_ids[dead[0]]))
+        others = f", nor have {len(dead) - 1} others in use" if len(dead) > 1 else ""
         raise InputError(
-            f"link {name} has no bandwidth, and {len(dead)} of the links in use do not: nothing can cross it"
+            f"link {name} has no bandwidth{others}, and packets cross it. Give it some, or fail it so that routes go round it"
         )
 
 
@@ -284,7 +285,6 @@ def _run(
     simulation: _packets.PacketSimulation,
     most_s: float | None,
     progress: Callable[[int, float], None] | None,
-    partial: bool,
 ) -> str:
     begun = told = time.monotonic()
     try:
@@ -296,8 +296,6 @@ def _run(
             if most_s is not None and now - begun >= most_s:
                 return "time limit"
     except KeyboardInterrupt:
-        if not partial:
-            raise
         return "interrupted"
     return _ENDED[ended]
 

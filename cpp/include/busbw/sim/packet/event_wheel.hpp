@@ -42,16 +42,10 @@ class EventWheel {
   void push(Picoseconds time, std::uint32_t what) {
     ++pending_;
     const std::int64_t slot = count(time) >> kSlotShift;
-    if (slot <= slot_) {  // its slot is being emptied
-      insert_into_batch(time, what);
-    } else if ((slot >> kTurnBits) - (slot_ >> kTurnBits) <= 1) {
+    if (slot > slot_ && slot < near_end_) [[likely]]
       put_near(slot, key(time, what));
-    } else if (slot >> (2 * kTurnBits) == slot_ >> (2 * kTurnBits)) {
-      put_far(static_cast<std::size_t>((slot >> kTurnBits) & kTurnMask), take_node(time, what));
-    } else {
-      beyond_.push_back({time, what, sequence_++});
-      std::push_heap(beyond_.begin(), beyond_.end(), later);
-    }
+    else
+      push_elsewhere(time, what);
   }
 
   /// The next event. Precondition: not empty.
@@ -93,10 +87,11 @@ class EventWheel {
     return static_cast<std::uint64_t>(count(time) & ((std::int64_t{1} << kSlotShift) - 1)) << kTimeShift | what;
   }
 
+  static constexpr std::uint32_t kChunk = 7;
   struct alignas(64) Chunk {
     std::uint32_t next;  ///< the chunk filled before
     std::uint32_t used;
-    std::array<std::uint64_t, 7> keys;
+    std::array<std::uint64_t, kChunk> keys;
   };
   struct Node {
     Picoseconds time;
@@ -104,21 +99,39 @@ class EventWheel {
     std::uint32_t next;  ///< of the list of a turn; in the heap the sequence
   };
 
+  /// What is due in the slot being emptied, or beyond the fine wheel. Kept apart so that `push` stays small.
+  [[gnu::noinline]] void push_elsewhere(Picoseconds time, std::uint32_t what) {
+    const std::int64_t slot = count(time) >> kSlotShift;
+    if (slot <= slot_) {
+      insert_into_batch(time, what);
+    } else if (slot >> (2 * kTurnBits) == slot_ >> (2 * kTurnBits)) {
+      put_far(static_cast<std::size_t>((slot >> kTurnBits) & kTurnMask), take_node(time, what));
+    } else {
+      beyond_.push_back({time, what, sequence_++});
+      std::push_heap(beyond_.begin(), beyond_.end(), later);
+    }
+  }
+
   static bool later(const Node& a, const Node& b) { return a.time != b.time ? a.time > b.time : a.next > b.next; }
 
   void put_near(std::int64_t slot, std::uint64_t what) {
     const auto at = static_cast<std::size_t>(slot & kNearMask);
-    std::uint32_t chunk = near_[at];
-    if (chunk == kNone || chunks_[chunk].used == chunks_[chunk].keys.size()) {
-      const std::uint32_t before = chunk;
-      chunk = take_chunk();
-      chunks_[chunk].next = before;
-      chunks_[chunk].used = 0;
-      near_[at] = chunk;
-      near_used_[at / 64] |= std::uint64_t{1} << (at % 64);
+    const std::uint32_t chunk = near_[at];
+    if (chunk == kNone || chunks_[chunk].used == kChunk) {
+      begin_chunk(at, what);
+      return;
     }
     Chunk& into = chunks_[chunk];
     into.keys[into.used++] = what;
+  }
+
+  [[gnu::noinline]] void begin_chunk(std::size_t at, std::uint64_t what) {
+    const std::uint32_t chunk = take_chunk();
+    chunks_[chunk].next = near_[at];
+    chunks_[chunk].used = 1;
+    chunks_[chunk].keys[0] = what;
+    near_[at] = chunk;
+    near_used_[at / 64] |= std::uint64_t{1} << (at % 64);
   }
 
   std::uint32_t take_chunk() {
@@ -217,6 +230,7 @@ class EventWheel {
 
   void begin_turn(std::int64_t turn) {
     slot_ = turn << kTurnBits;
+    near_end_ = (turn + 2) << kTurnBits;
     take_from_heap(turn >> kTurnBits);
     spread(turn);
     take_from_heap((turn + 1) >> kTurnBits);
@@ -268,13 +282,14 @@ class EventWheel {
     place_ = 0;
     while (first != kNone) {
       const Chunk& chunk = chunks_[first];
-      for (std::uint32_t i = 0; i < chunk.used; ++i) {
-        batch_.push_back(chunk.keys[i] | place_++ << kPlaceShift);
-        if (place_ == kPlaces) {
-          std::sort(batch_.begin(), batch_.end());
-          renumber();
-        }
+      if (place_ + kChunk >= kPlaces) {
+        std::sort(batch_.begin(), batch_.end());
+        renumber();
       }
+      const std::size_t from = batch_.size();
+      batch_.resize(from + chunk.used);
+      for (std::uint32_t i = 0; i < chunk.used; ++i) batch_[from + i] = chunk.keys[i] | (place_ + i) << kPlaceShift;
+      place_ += chunk.used;
       const std::uint32_t next = chunk.next;
       chunks_[first].next = free_chunk_;
       free_chunk_ = first;
@@ -295,6 +310,7 @@ class EventWheel {
   static constexpr std::size_t kInsertionSort = 32;  // a guess; above it a general sort wins
 
   std::int64_t slot_ = 0;
+  std::int64_t near_end_ = 2 * static_cast<std::int64_t>(kTurn);  ///< the first slot beyond the fine wheel
   std::size_t pending_ = 0;
   std::uint64_t place_ = 0;            ///< keys of this slot so far
   std::vector<std::uint64_t> batch_;   ///< the slot being emptied, in order
