@@ -1,10 +1,11 @@
 """A second opinion on small plans, by trying: every order in which blocks may run. Small and slow, shares nothing with the verifier.
 
 `final_states` runs all ranks of a plan, one instruction at a time, in every order, and gives the set of all ends. `behaviours` does the same with
-one rank alone, to which every message comes at once: what it sends on each FIFO and leaves in memory, as expressions of what it received. If a
-changed rank behaves as before in every order of its blocks, the whole plan does: a network of processes that read and write FIFOs computes
-what its processes compute, whatever their order (Kahn, IFIP 1974); bounded FIFOs can only stop it, and whether they do is decided by
-one run that ends. That is the proof for more ranks than can be tried.
+one rank alone, to which the messages of the whole plan (`streams`) come at once: what it sends on each FIFO and leaves in memory. If a changed
+rank sends the same in every order of its blocks, the streams of the plan solve the equations of the changed plan, too; a network of processes
+that read and write FIFOs computes the least solution, whatever the order (Kahn, IFIP 1974), so nothing but a beginning of those
+streams; and as one bounded run of the changed plan came to its end with empty FIFOs, all of them. That is the proof for more ranks
+than can be tried.
 
 A value is a multiset of contributions (who, which chunk), so that a doubled one shows.
 """
@@ -19,10 +20,13 @@ from typing import Any, TypeAlias
 from busbw.collectives.legality import aliases, promise_of
 from busbw.collectives.plan import LOCAL, Buffer, ConnectionKind, Op, Plan, RankPlan
 
-__all__ = ["TooManyError", "behaviours", "final_states"]
+__all__ = ["Streams", "TooManyError", "behaviours", "final_states", "same_program", "streams"]
 
 Value: TypeAlias = tuple[tuple[Any, int], ...] | None
 """Contributions with how often, sorted; None: nothing was written there."""
+
+Streams: TypeAlias = dict[tuple[Any, ...], list[tuple[Value, ...]]]
+"""Messages of each FIFO, in order."""
 
 _FIFO_OPS = (Op.SEND, Op.RECV, Op.RECV_COPY_SEND, Op.RECV_REDUCE_COPY, Op.RECV_REDUCE_SEND, Op.RECV_REDUCE_COPY_SEND)
 
@@ -37,7 +41,7 @@ def _sum(*values: Value) -> Value:
     total: Counter[Any] = Counter()
     for value in values:
         total.update(dict(value or ()))
-    return tuple(sorted(total.items()))
+    return tuple(sorted(total.items(), key=repr))
 
 
 @dataclass(frozen=True)
@@ -66,8 +70,11 @@ def _program(rank: RankPlan, block: int) -> list[_Instruction]:
 class _World:
     """A plan in motion. State: places of blocks, memory, FIFOs, counters, flags, who waits at barriers."""
 
-    def __init__(self, plan: Plan, in_place: bool, alone: int | None = None, slots: int = 2) -> None:
-        self.plan, self.alone, self.slots = plan, alone, slots
+    def __init__(
+        self, plan: Plan, in_place: bool, alone: int | None = None, slots: int = 2, given: Streams | None = None
+    ) -> None:
+        self.plan, self.alone, self.slots, self.given = plan, alone, slots, given or {}
+        self.sent: Streams = {}
         wanted = [alone] if alone is not None else range(plan.ranks)
         self.ranks = {rank: plan.rank(rank).unrolled() for rank in wanted}
         self.base: dict[tuple[int, int], int] = {}
@@ -170,7 +177,7 @@ class _World:
         ahead = list(places)
         ahead[block] += 1 if moved else 0
         return (
-            tuple(ahead), tuple(changed), tuple(sorted(queues.items())), tuple(sorted(counts.items())), tuple(raised),
+            tuple(ahead), tuple(changed), tuple(sorted(queues.items(), key=repr)), tuple(sorted(counts.items())), tuple(raised),
             tuple(sorted(meeting.items())),
         )  # fmt: skip
 
@@ -240,7 +247,8 @@ class _World:
             if self.alone is not None:
                 met = queues.get(("taken", key), 0)
                 queues["taken", key] = met + 1
-                came = [((((key, met, place), 1),)) for place in range(count)]
+                stream = self.given.get(key, [])
+                came = list(stream[met]) if met < len(stream) else [(((key, met, place), 1),) for place in range(count)]
             elif not waiting:
                 return False
             else:
@@ -273,6 +281,7 @@ class _World:
                 memory[cell] = value
         if sends:
             queues[out] = (*queues.get(out, ()), tuple(values))
+            self.sent.setdefault(out, []).append(tuple(values))
         return True
 
     def _move(self, one: _Instruction, number: int, memory: list[Value]) -> None:
@@ -401,12 +410,58 @@ def final_states(plan: Plan, in_place: bool, most_states: int = 200_000, slots: 
     return out
 
 
-def behaviours(plan: Plan, rank: int, in_place: bool, most_states: int = 50_000) -> set[tuple[Any, ...]]:
+def same_program(plan: Plan, other: Plan, in_place: bool) -> bool:
+    """Whether two plans run the same instructions on the same cells of memory: buffers may have two names, and orders know no memory order."""
+    one, two = _World(plan, in_place), _World(other, in_place)
+    if one.blocks != two.blocks or one.memory != two.memory:
+        return False
+    return all(_resolved(one, block) == _resolved(two, block) for block in range(len(one.blocks)))
+
+
+def _resolved(world: _World, block: int) -> list[tuple[Any, ...]]:
+    number = world.blocks[block][0]
+    out: list[tuple[Any, ...]] = []
+    for one in world.programs[block]:
+        for via, source, first, target, at, count in one.rows:
+            way = world._way(number, via) if one.op < Op.SYNC else via
+            owner = number if one.op in _FIFO_OPS or via == LOCAL or way is None or isinstance(way, int) else way[1]
+            owner = number if isinstance(way, tuple) and way[0] == ConnectionKind.SWITCH else owner
+            sides = (
+                world.cell(owner if one.op is Op.GET else number, source, first, count),
+                world.cell(owner, target, at, count),
+            )
+            if (
+                one.op not in _FIFO_OPS
+                and one.op < Op.SYNC
+                and any(
+                    cells is None and buffer != Buffer.NONE
+                    for cells, buffer in zip(sides, (source, target), strict=True)
+                )
+            ):
+                return [("outside", block, len(out))]
+            out.append((one.op, way, sides, first if one.op >= Op.SYNC else None, count if one.op >= Op.SYNC else None))
+    return out
+
+
+def streams(plan: Plan, in_place: bool) -> Streams:
+    """The messages of every FIFO in one run of a plan."""
+    world = _World(plan, in_place)
+    state: tuple[Any, ...] | None = world.start()
+    while state is not None:
+        state = next(world.steps(state), None)
+    return world.sent
+
+
+def behaviours(
+    plan: Plan, rank: int, in_place: bool, given: Streams | None = None, most_states: int = 50_000
+) -> set[tuple[Any, ...]]:
     """What one rank does over every order of its blocks, if all messages come: its streams out, how many it took in, its output.
+
+    given: the messages; whatever is not given is a message like no other.
 
     Raises TooManyError beyond `most_states` states, and for instructions that touch a peer's memory or wait for a peer's signal.
     """
-    world = _World(plan, in_place, alone=rank)
+    world = _World(plan, in_place, alone=rank, given=given)
     if any(world._touches(block) is None for block in range(len(world.blocks))) or any(
         one.op in (Op.SIGNAL, Op.WAIT) for program in world.programs for one in program
     ):

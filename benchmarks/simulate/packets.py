@@ -156,7 +156,19 @@ def _textbook(options: Options) -> Measured:
     import numpy as np
 
     from busbw.hardware.fabrics import SingleSwitch
-    from busbw.simulation import PacketFlows, packet_settings, simulate_packets
+    from busbw.simulation import (
+        Channel,
+        PacketFlows,
+        Receive,
+        Send,
+        Shift,
+        Stream,
+        Table,
+        TaskProgram,
+        packet_settings,
+        simulate,
+        simulate_packets,
+    )
 
     tree = _network(1024)
     switch = SingleSwitch(16, tree.rates)
@@ -168,12 +180,22 @@ def _textbook(options: Options) -> Measured:
     headers = settings.packet_bytes / settings.payload_bytes
     size = 2_000_000 if options.smoke else 50_000_000
     ends = np.arange(16)
-    jobs = {"long flow": PacketFlows.of(0, 1, size), "ring": PacketFlows.of(ends, (ends + 1) % 16, size)}
+    wire = round(size * headers)
+    alone = (Stream("src", (Send("one", wire),), np.array([0])), Stream("dst", (Receive("one"),), np.array([1])))
+    to = Table(np.array([0]), np.array([[1]]))
+    around = Stream("rank", (Send("next", wire), Receive("next")))
+    jobs = {
+        "long flow": (PacketFlows.of(0, 1, size), TaskProgram(16, alone, (Channel("one", "src", "dst", to),))),
+        "ring": (
+            PacketFlows.of(ends, (ends + 1) % 16, size),
+            TaskProgram(16, (around,), (Channel("next", "rank", "rank", Shift((16,), (1,))),)),
+        ),
+    }
     errors = {
         name: simulate_packets(flows, switch, transport=settings, routing="d-mod-k").last_s
-        / (size * headers / _RATE + 2e-6)
+        / (simulate(program, switch).ends_ps.max() * 1e-12)
         - 1
-        for name, flows in jobs.items()
+        for name, (flows, program) in jobs.items()
     }
     note = "; ".join((*(f"{name} {error:+.2%}" for name, error in errors.items()), *wrong))
     return Measured([len(cases) - len(wrong), max(map(abs, errors.values()))], note=note)

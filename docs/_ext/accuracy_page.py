@@ -93,7 +93,9 @@ def accuracy_faults() -> str:
     )
     return (
         f"{found['trials']} curves a fault, on each of {found['platforms']} platforms where it can be. {found['tables']} healthy measured tables, written "
-        f"out as the output of nccl-tests with the NICs of a node: {said}.\n\n" + "\n".join(lines)
+        f"out as the output of nccl-tests with the NICs of a node: {said}. Of public tables measured over TCP on nodes with fast NICs "
+        f"{sum(kind == 'socket-fallback' for kind in found['over_tcp'].values())} of {len(found['over_tcp'])} are named so first: "
+        f"{', '.join(f'`{name}`' for name in found['over_tcp'])}.\n\n" + "\n".join(lines)
     )
 
 

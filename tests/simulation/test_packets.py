@@ -14,9 +14,16 @@ from busbw.hardware.routing import ecmp
 from busbw.simulation import (
     PACKET_ROUTINGS,
     TRANSPORTS,
+    Channel,
     PacketFlows,
+    Receive,
+    Send,
+    Shift,
     StallError,
+    Stream,
+    TaskProgram,
     packet_settings,
+    simulate,
     simulate_packets,
 )
 
@@ -72,6 +79,20 @@ def test_every_byte_arrives(transport, routing):
     assert (timeline.flow_counts["delivered_bytes"] == sizes).all()
     assert (timeline.completed_s >= timeline.delivered_s).all()
     assert (timeline.utilisation() <= 1 + 1e-9).all()
+
+
+@pytest.mark.parametrize("ranks", [2, 16])
+def test_flows_and_packets_agree_on_a_ring_that_nobody_shares(ranks):
+    """Each rank sends to the next: flows take size / rate, packets headers and their answers' 1.5 % besides."""
+    settings = packet_settings("roce")
+    wire = 20_000_000 * settings.packet_bytes // settings.payload_bytes
+    body = (Send("next", wire), Receive("next"))
+    program = TaskProgram(ranks, (Stream("rank", body),), (Channel("next", "rank", "rank", Shift((ranks,), (1,))),))
+    src = np.arange(ranks)
+    flows = PacketFlows.of(src, (src + 1) % ranks, 20_000_000)
+    packets = simulate_packets(flows, SWITCH, transport=settings, routing="d-mod-k")
+    fluid_s = float(simulate(program, SingleSwitch(ranks, RATES)).ends_ps.max()) * 1e-12
+    assert fluid_s <= packets.last_s <= 1.03 * fluid_s
 
 
 def test_incast_ends_when_the_receivers_link_has_carried_all():

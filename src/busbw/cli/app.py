@@ -15,6 +15,7 @@ import typer
 from busbw import __version__
 from busbw.cli.console import note, problem
 from busbw.cli.demo import demo
+from busbw.cli.design import design
 from busbw.cli.expected import expected
 from busbw.cli.explain import explain
 from busbw.cli.hardware import hardware
@@ -24,6 +25,7 @@ from busbw.cli.predict import predict
 from busbw.cli.query import QueryCommand, query
 from busbw.cli.read import ReadCommand, read
 from busbw.cli.score import calibrate, score
+from busbw.cli.simulate import simulate
 from busbw.errors import InputError
 
 __all__ = ["app", "main"]
@@ -94,7 +96,9 @@ app.command(cls=QueryCommand)(query)
 app.command()(hardware)
 app.add_typer(nccl, name="nccl")
 app.command()(predict)
+app.command()(design)
 app.command()(expected)
+app.add_typer(simulate, name="simulate")
 app.command()(score)
 app.command()(calibrate)
 app.command()(verify)

@@ -408,7 +408,7 @@ class _Words:
         message: str
         steps: tuple[Step, ...] = pair
         if rule == "wrong-result":
-            message = self._wrong(owner, where, (got, wanted), (got_set, wanted_set))
+            message = self._wrong(where, (got, wanted), (got_set, wanted_set))
             steps = self._history(owner, buffer, chunk)
         elif tell is not None:
             message = tell(at, other, where, got, wanted, got_set, wanted_set)
@@ -440,13 +440,13 @@ class _Words:
         message = f"{rows[0][-1]} blocks wait for ever; {circle}{ended}"
         yield Violation(rule, message, steps[:_STEPS_SHOWN], rows[0][-1])
 
-    def _wrong(self, owner: int, where: str, contents: tuple[int, int], sets: tuple[int, int]) -> str:
+    def _wrong(self, where: str, contents: tuple[int, int], sets: tuple[int, int]) -> str:
         (got, wanted), (got_set, wanted_set) = contents, sets
         if got < 0:
-            return f"{where} of rank {owner} is never written; it must hold content {wanted}"
+            return f"{where} is never written; it must hold content {wanted}"
         if got != wanted:
-            return f"{where} of rank {owner} holds content {got}, not {wanted}"
-        return f"{where} of rank {owner} holds content {wanted} of ranks {self._set(got_set)}, not of {self._set(wanted_set)}"
+            return f"{where} holds content {got}, not {wanted}"
+        return f"{where} holds content {wanted} of ranks {self._set(got_set)}, not of {self._set(wanted_set)}"
 
     @staticmethod
     def _bounds(at: Step, _o: Step, where: str, got: int, wanted: int, *_: int) -> str:

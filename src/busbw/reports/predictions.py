@@ -72,6 +72,8 @@ def prediction_svg(
             )
         sizes = [*result.size_bytes.tolist(), *(point.size_bytes for point in points)]
         label_sizes(axes, sizes)
+        low, high = axes.get_ylim()
+        axes.set_ylim(low, high * _ROOM)
         label_decades(axes)
         axes.set_xlabel("size of the larger buffer of a rank")
         axes.set_ylabel("busbw, GB/s")
@@ -119,6 +121,8 @@ def _mark_changes(axes: Axes, result: Predictions) -> None:
         )  # fmt: skip
 
 
+_ROOM = 2.5
+"""Times the largest bandwidth that the axis goes on, for the names above the curve."""
 _APART = 0.16
 """Share of the width that a name takes, of the longest one, NVLSTree Simple: tried."""
 

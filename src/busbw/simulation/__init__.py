@@ -3,7 +3,11 @@
 Knows no algorithm by name. May import collectives, hardware, statistics, units and errors; never prediction.
 """
 
+from busbw.simulation.analysis import CriticalPath, Exposure, critical_path, exposure, link_load, written_out
+from busbw.simulation.causes import Cause, causes
 from busbw.simulation.conditions import Background, Conditions, LinkFailure
+from busbw.simulation.formats import read_graph
+from busbw.simulation.graph import TaskGraph
 from busbw.simulation.lowering import task_program
 from busbw.simulation.packet_settings import TRANSPORTS, PacketSettings, packet_settings
 from busbw.simulation.packets import PACKET_ROUTINGS, PacketFlows, PacketTimeline, simulate_packets
@@ -29,11 +33,14 @@ __all__ = [
     "PACKET_ROUTINGS",
     "TRANSPORTS",
     "Background",
+    "Cause",
     "Channel",
     "Compute",
     "Conditions",
+    "CriticalPath",
     "Delay",
     "Drain",
+    "Exposure",
     "Limits",
     "LinkFailure",
     "Loop",
@@ -50,11 +57,18 @@ __all__ = [
     "StallError",
     "Stream",
     "Table",
+    "TaskGraph",
     "TaskProgram",
     "Tasks",
     "Timeline",
+    "causes",
+    "critical_path",
+    "exposure",
+    "link_load",
     "packet_settings",
+    "read_graph",
     "simulate",
     "simulate_packets",
     "task_program",
+    "written_out",
 ]

@@ -66,7 +66,7 @@ class PacketSettings:
     acknowledge_bytes: int = 0
     """eqds: one acknowledgement for as many."""
     retransmit_after_s: float = 0.0
-    """Without a sign of the receiver; 0: never."""
+    """Without a sign of the receiver, doubled each time in a row; 0: never."""
     alpha_timer_s: float = 55e-6
     """dcqcn. Source: Zhu et al. 2015, section 5.2."""
     increase_timer_s: float = 55e-6
@@ -120,6 +120,7 @@ class PacketSettings:
 
 _PRESETS: Mapping[str, Mapping[str, Any]] = {
     # csg-htsim 841d9e7b, main_ndp.cpp: packets of 9000 bytes, window and queue of 15, pulls at 0.99 of the link.
+    # 1 ms of silence: a guess; htsim waits 50 ms, which matters where even headers are lost.
     "ndp": {
         "sender": "ndp",
         "overflow": "trim",

@@ -16,6 +16,7 @@ from busbw.hardware.fabrics import Fabric
 from busbw.simulation import _flow
 from busbw.simulation.conditions import Conditions, find_links
 from busbw.simulation.expansion import Expansion, Outage, expand
+from busbw.simulation.graph import TaskGraph
 from busbw.simulation.lowering import task_program
 from busbw.simulation.network import Network
 from busbw.simulation.program import TaskProgram
@@ -28,8 +29,8 @@ _SLICE_EVENTS = 1 << 19
 """Events between looks at the clock, the memory and Ctrl-C: some 50 ms."""
 _DONE, _STALLED = 1, 2
 _MOST_NAMED = 8
-_RECORDED_AT_MOST = 20_000_000
-"""Rows of tasks kept unless told otherwise: 44 bytes each, so below 1 GB."""
+_RECORDED_AT_MOST = 4_000_000
+"""Rows of tasks kept unless told otherwise: 44 bytes each, so below 200 MB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,7 @@ class StallError(InputError):
 
 
 def simulate(
-    program: TaskProgram | BoundSchedule,
+    program: TaskProgram | BoundSchedule | TaskGraph,
     cluster: Cluster | Fabric,
     *,
     size_bytes: int | None = None,
@@ -72,7 +73,7 @@ def simulate(
     limits: Limits | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> Timeline:
-    """When everything in a program, or in a schedule that moves size_bytes, happened.
+    """When everything in a program, a graph, or a schedule that moves size_bytes, happened.
 
     A cluster's GPUs are the ranks; of a bare fabric the endpoints are. routing: the cluster's own if not given; seed: of
     ECMP. fold: simulate one rank of each set that symmetry makes equal; the result is the same to the picosecond.
@@ -88,13 +89,26 @@ def simulate(
             program = task_program(program, size_bytes)
         healthy = Network.of(cluster, routing, seed)
         network = conditions.applied_to(healthy)
-        orbits = orbits_of(network, program) if fold and conditions.none else Orbits(network, ())
+        orbits = Orbits(network, ())
+        if fold and conditions.none and isinstance(program, TaskProgram):
+            orbits = orbits_of(network, program)
         outages = tuple(Outage(find_links(network, f.link), f.at_s, f.reroute_s, f.until_s) for f in conditions.later())
-        program = conditions.added_to(program)
-        expansion = expand(program, network, orbits, conditions.slowness(network.ranks), outages)
+        if isinstance(program, TaskGraph):
+            if outages or conditions.background or conditions.start_spread_s:
+                raise ValueError("graphs run with slow ranks and with links degraded or down from the start, no more")
+            program.check()
+            program, expansion = program.expand(network)
+        else:
+            program = conditions.added_to(program)
+            expansion = expand(program, network, orbits, conditions.slowness(network.ranks), outages)
     except ValueError as error:
         raise InputError(f"{error}") from error
     _refuse_closed_links(expansion, network)
+    over = _over(limits, time.monotonic() - begun)
+    if over is not None:
+        raise InputError(
+            f"{over} before anything ran: {len(expansion.src_rank)} channels. Simulate fewer ranks, or raise the limit."
+        )
     run = _flow.Run(expansion.program, record=record, fast_forward=fast_forward, most_rows=limits.rows)
     stopped: str | None = None
     status = 0

@@ -5,24 +5,32 @@ Forests and exchanges at the throughput bound, greedy matching in time, exact se
 Imports collectives, hardware and what lies under them.
 """
 
+from busbw.synthesis.design import DESIGNED, OBJECTIVES, Candidate, Design, design, message_alpha_s
 from busbw.synthesis.exact import ExactResult, exact_frontier, least_exact_steps, search_exactly
 from busbw.synthesis.exchanges import Exchange, route_exchange
-from busbw.synthesis.forests import FOREST_COLLECTIVES, Forest, pack_forest
+from busbw.synthesis.forests import FOREST_COLLECTIVES, Forest, pack_forest, tree_depths
 from busbw.synthesis.greedy import synthesise_greedily
 from busbw.synthesis.rank_links import RankLinks
 from busbw.synthesis.transfers import Transfers
 
 __all__ = [
+    "DESIGNED",
     "FOREST_COLLECTIVES",
+    "OBJECTIVES",
+    "Candidate",
+    "Design",
     "ExactResult",
     "Exchange",
     "Forest",
     "RankLinks",
     "Transfers",
+    "design",
     "exact_frontier",
     "least_exact_steps",
+    "message_alpha_s",
     "pack_forest",
     "route_exchange",
     "search_exactly",
     "synthesise_greedily",
+    "tree_depths",
 ]

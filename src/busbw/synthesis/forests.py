@@ -18,7 +18,7 @@ from busbw.collectives import Schedule, Tree, forest
 from busbw.collectives.bounds import CapacityGraph, Symmetry, least_flow_from, symmetry, throughput_bound, time_bound
 from busbw.synthesis import _forests
 
-__all__ = ["FOREST_COLLECTIVES", "Forest", "pack_forest"]
+__all__ = ["FOREST_COLLECTIVES", "Forest", "pack_forest", "tree_depths"]
 
 FOREST_COLLECTIVES = ("all_gather", "reduce_scatter", "all_reduce", "broadcast", "reduce")
 
@@ -79,7 +79,7 @@ class Forest:
     @property
     def depth(self) -> int:
         """Messages from a root to the furthest GPU, over all trees."""
-        return int(_depths(self.root, self.parent).max())
+        return int(tree_depths(self.root, self.parent).max())
 
     @property
     def peers(self) -> int:
@@ -265,7 +265,7 @@ class _Rounding:
                 yield limit, depth_price
 
 
-def _depths(root: NDArray[np.int32], parent: NDArray[np.int32]) -> NDArray[np.int64]:
+def tree_depths(root: NDArray[np.int32], parent: NDArray[np.int32]) -> NDArray[np.int64]:
     """(T, N) messages from the root. Raises ValueError for parents that are no spanning tree."""
     trees, gpus = parent.shape
     row = np.arange(trees)[:, None]
@@ -293,7 +293,7 @@ def _checked_load(
     ways: tuple[NDArray[np.int32], NDArray[np.int32]],
 ) -> NDArray[np.int64]:
     """(E,) trees that use each edge, counted anew. Raises ValueError unless all trees span, along ways that exist."""
-    _depths(root, parent)
+    tree_depths(root, parent)
     begin, edges = ways
     length = np.diff(begin)
     if (length < 1).any():

@@ -432,6 +432,7 @@ class ProgramRun {
       rates_.stop(id);
     }
     channel.busy = false;
+    turn_sum_ += scrambled(static_cast<std::uint64_t>(id) ^ scrambled(static_cast<std::uint64_t>(count(now_) - count(turn_began_))));
     channel_bytes_[static_cast<std::size_t>(id)] += channel.size_bytes;
     const std::int32_t row = channel.row;
     if (row >= 0) tasks_.end_ps[static_cast<std::size_t>(row)] = count(now_) - correction(row);
@@ -558,8 +559,8 @@ class ProgramRun {
   }
 
   // Fast-forward. A run whose state repeats, but for the clock and the turns that outermost loops have left, repeats what it did in between
-  // until a loop ends or the network changes. States are compared word by word, at every turn of one stream's outermost loop, with one kept
-  // from a power of two of turns ago (R. P. Brent, "An improved Monte Carlo factorization algorithm", 1980, section 2).
+  // until a loop ends or the network changes. States are compared word by word, at every turn of one stream's outermost loop, where turns look alike
+  // (found as in R. P. Brent, "An improved Monte Carlo factorization algorithm", 1980, section 2).
 
   struct State {
     std::vector<std::int64_t> words;
@@ -605,30 +606,49 @@ class ProgramRun {
       else if (event.kind != kDrained || (channels_[event.id].busy && channels_[event.id].generation == event.aux))
         waiting_events_.emplace_back(count(time) - count(now_), (std::int64_t{event.kind} << 32) | event.id);
     });
-    std::sort(waiting_events_.begin(), waiting_events_.end());
+    // Rows that are repeated must begin in the same order, so where they are kept the order of one time's events is part of the state.
+    if (options_.record)
+      std::stable_sort(waiting_events_.begin(), waiting_events_.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+    else
+      std::sort(waiting_events_.begin(), waiting_events_.end());
     for (const auto& [time, what] : waiting_events_) state.words.insert(state.words.end(), {time, what});
     state.channel_bytes.assign(channel_bytes_.begin(), channel_bytes_.end());
   }
 
+  /// A turn is told by a sum over the messages that left in it: who, and when in the turn. A turn like one kept from a power of two of turns
+  /// ago suggests a period; then the state is kept, and compared at the turns like it that follow.
   void look_for_period() {
-    if (turns_seen_ >= kMostTurns) return;
+    const std::uint64_t turn = std::exchange(turn_sum_, 0);
+    turn_began_ = now_;
+    if (misses_ >= kMostMisses) return;
     ++turns_seen_;
-    state_into(current_);
-    if (!kept_.turns.empty() && current_.words == kept_.words && skip_periods()) {
-      forget_period();
+    if (compares_left_ > 0) {
+      if (turn != kept_sum_) return;
+      --compares_left_;
+      state_into(current_);
+      if (current_.words == kept_.words && skip_periods()) {
+        forget_period();
+        return;
+      }
+      if (compares_left_ > 0) return;
+      ++misses_;
+    }
+    if (kept_turn_ > 0 && turn == kept_sum_) {
+      state_into(kept_);
+      compares_left_ = kMostCompares;
       return;
     }
     if (turns_seen_ >= next_kept_) {
       next_kept_ *= 2;
-      std::swap(kept_, current_);
+      kept_turn_ = turns_seen_;
+      kept_sum_ = turn;
     }
   }
 
   void forget_period() {
-    kept_.turns.clear();
-    kept_.words.clear();
-    turns_seen_ = 0;
+    turns_seen_ = kept_turn_ = compares_left_ = misses_ = 0;
     next_kept_ = 1;
+    turn_sum_ = 0;
     marker_ = -1;
   }
 
@@ -670,7 +690,13 @@ class ProgramRun {
     return found == corrections_.end() ? 0 : found->second;
   }
 
-  static constexpr std::int64_t kMostTurns = 1 << 14;  ///< a run without a period until then is not looked at any more; a guess
+  static constexpr std::int64_t kMostCompares = 64;  ///< of states, before another one is kept; a guess
+  static constexpr std::int64_t kMostMisses = 16;    ///< after so many, a loop is not looked at any more; a guess
+
+  static std::uint64_t scrambled(std::uint64_t value) {
+    value *= 0x9E3779B97F4A7C15U;
+    return (value ^ (value >> 29U)) * 0xBF58476D1CE4E5B9U;
+  }
 
   static constexpr std::size_t kMostPosted = 100'000'000;
   static constexpr std::uint32_t kIdMask = (std::uint32_t{1} << 29) - 1;
@@ -703,7 +729,9 @@ class ProgramRun {
   State kept_, current_;
   std::vector<std::pair<std::int64_t, std::int64_t>> waiting_events_;
   std::unordered_map<std::int32_t, std::int64_t> corrections_;
-  std::int64_t turns_seen_ = 0, next_kept_ = 1;
+  std::int64_t turns_seen_ = 0, next_kept_ = 1, kept_turn_ = 0, compares_left_ = 0, misses_ = 0;
+  std::uint64_t turn_sum_ = 0, kept_sum_ = 0;
+  Picoseconds turn_began_{0};
   bool begun_ = false, loop_turned_ = false, rows_left_out_ = false;
 };
 

@@ -108,8 +108,12 @@ def _gpu_hops(graph: CapacityGraph, start: int) -> NDArray[np.int64]:
     return hops[: graph.gpus]
 
 
+def _four(value: float) -> str:
+    return f"{value:.0f}" if value >= 1000 else f"{value:.4g}"
+
+
 def _rate(rate: Fraction) -> str:
-    return f"{float(rate) / 1e9:.4g} GB/s" if rate > 10**6 else f"{float(rate):.4g} a second"
+    return f"{_four(float(rate) / 1e9)} GB/s" if rate > 10**6 else f"{_four(float(rate))} a second"
 
 
 def _cut_words(bound: ThroughputBound) -> str:

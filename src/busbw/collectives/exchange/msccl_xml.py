@@ -55,6 +55,7 @@ _READS = (Op.SEND, Op.RECV_REDUCE_COPY, Op.RECV_REDUCE_SEND, Op.RECV_REDUCE_COPY
 _WRITES = (Op.RECV, Op.RECV_COPY_SEND, Op.RECV_REDUCE_COPY, Op.RECV_REDUCE_COPY_SEND, Op.COPY, Op.REDUCE)
 _MSCCL_MAX_BYTES = 128 << 20
 """maxBytes where msccl finds none. Source: microsoft/msccl b23e9cd5, src/graph/xml.cc."""
+_NO_LIMIT = 2**63 - 1
 _MOST_CHUNKS = 1 << 20
 """Chunks of a buffer that are read; the interpreters' int16 offsets reach 32767."""
 _MOST_NAME = 63
@@ -109,7 +110,7 @@ class _Reader:
         value = element.get(name)
         if value is None:
             raise self.wrong(element, f"has no attribute {name}; both interpreters need it")
-        if not re.fullmatch(r"-?[0-9]{1,18}", value) or not least <= int(value) <= most:
+        if not re.fullmatch(r"-?[0-9]{1,19}", value) or not least <= int(value) <= most:
             raise self.wrong(element, f"{name} is {value[:40]!r}; a number from {least} to {most} is needed")
         return int(value)
 
@@ -153,7 +154,8 @@ def read_msccl_xml(data: bytes | str, path: str, target: str | None = None) -> t
     least = reader.number(root, "minBytes", 0, 2**62) if root.get("minBytes") is not None else 0
     most: int | None = _MSCCL_MAX_BYTES if dialect.name == "msccl" else None
     if root.get("maxBytes") is not None:
-        most = reader.number(root, "maxBytes", 0, 2**62) or (None if dialect.name == "rccl" else 0)
+        most = reader.number(root, "maxBytes", 0, _NO_LIMIT) or (None if dialect.name == "rccl" else 0)
+        most = None if most == _NO_LIMIT else most
     gpus: dict[int, RankPlan] = {}
     for element in root.children:
         if element.name != "gpu":
@@ -325,7 +327,7 @@ def write_msccl_xml(plan: Plan, target: Target) -> tuple[str, list[Violation]]:
     violations += limit_violation(target, "channels", channels, target.channels, f"plan {plan.name!r}")
     most = plan.max_bytes if plan.max_bytes is not None else 0
     if target.name == "msccl" and plan.max_bytes is None:
-        most = 2**63 - 1
+        most = _NO_LIMIT
     attributes = {
         "name": plan.name,
         "proto": next((word for word, one in _PROTOCOLS.items() if one == plan.protocol), "Simple"),

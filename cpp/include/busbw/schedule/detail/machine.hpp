@@ -444,12 +444,13 @@ class Machine {
         continue;
       }
       const Row& row = rank.rows[static_cast<std::size_t>(s.row)];
-      if (++executed_ > view_.options.most_instructions) {
+      if (++attempts_ > view_.options.most_instructions) {
         too_long_ = true;
         too_long_block_ = b;
         return;
       }
       if (is_loop(row.op)) {
+        ++executed_;
         const auto times = row.op == Op::kLoop ? row.count : static_cast<std::int32_t>(view_.options.slices);
         if (times > 0 && row.dst > 0)
           s.frames[s.depth++] = {s.row + 1, s.row + 1 + row.dst, 0, times, row.op == Op::kSlices}, ++s.row;
@@ -462,6 +463,7 @@ class Machine {
         if constexpr (mode == Mode::kLogged) s.event = kNone;
       }
       if (!execute(b, row)) return;
+      ++executed_;
       s.progress = 0;
       s.row += 1 + row.more;
     }
@@ -553,7 +555,8 @@ class Machine {
   void user_acts(std::size_t rank, bool reads) {
     const std::uint32_t actor = user(static_cast<std::uint32_t>(rank));
     const Time time = ++user_time_[rank];
-    const std::uint64_t token = kUserToken | rank;
+    const std::uint64_t boundary = reads ? blocks_[first_block_[rank]].launch + 1 : 0;  // before the launch of this number
+    const std::uint64_t token = kUserToken | boundary << kLaunchShift | rank;
     if (view_.candidates->dimension[actor] != kNoDimension)
       for (const Buffer buffer : {Buffer::kOutput, Buffer::kInput}) {
         const bool is_read = buffer == Buffer::kOutput;
@@ -600,8 +603,10 @@ class Machine {
   void report_race(const Access& now, const Access& before, std::uint32_t owner, std::int64_t piece, bool write) {
     const bool by_user = ((now.token | before.token) & kUserToken) != 0;
     const bool other_launch = (now.token >> kLaunchShift & 0x7f) != (before.token >> kLaunchShift & 0x7f);
-    const bool before_by_user = (before.token & kUserToken) != 0;
-    const Rule rule = before_by_user ? Rule::kNotEntered : !by_user && other_launch ? Rule::kRelaunchRace : Rule::kRace;
+    const bool now_by_user = (now.token & kUserToken) != 0;
+    const auto launch = [](std::uint64_t token) { return token >> kLaunchShift & 0x7f; };
+    const bool early = by_user && launch(now_by_user ? before.token : now.token) >= launch(now_by_user ? now.token : before.token);
+    const Rule rule = early ? Rule::kNotEntered : !by_user && other_launch ? Rule::kRelaunchRace : Rule::kRace;
     const auto [buffer, chunk] = view_.memory.name(owner, piece, view_.ranks[owner]);
     findings_.add({.rule = rule, .at = place_of_token(now.token), .other = place_of_token(before.token), .owner = static_cast<std::int32_t>(owner),
                    .buffer = static_cast<std::int32_t>(buffer), .chunk = chunk, .got = write ? 1 : 0});
@@ -761,10 +766,6 @@ class Machine {
     Fifo* sink = sends ? &fifos_[sink_id] : nullptr;
     if (source != nullptr) own(b, source->reader);
     if (sink != nullptr) own(b, sink->writer);
-    if (s.progress == 0) {
-      if (src.good) touch(b, src, false);
-      if (dst.good) touch(b, dst, true);
-    }
     for (; s.progress < messages; ++s.progress) {
       if (source != nullptr && source->taken == source->messages.size()) {
         source->waiting_reader = b;
@@ -792,6 +793,10 @@ class Machine {
           if (!view_.options.blocks_in_order) seen_by_threads_[b].acquire(pool_, message->all);
           pool_.drop(message->all.snapshot);
         }
+      }
+      if (s.progress == 0) {  // behind what the message tells
+        if (src.good) touch(b, src, false);
+        if (dst.good) touch(b, dst, true);
       }
       if (sink != nullptr) {
         Message next;
@@ -1278,6 +1283,7 @@ class Machine {
   std::unordered_map<std::int64_t, Packet> packets_;
   std::vector<std::uint32_t> ready_;
   std::uint64_t executed_ = 0;
+  std::uint64_t attempts_ = 0;
   bool deadlocked_ = false;
   bool too_long_ = false;
   std::uint32_t too_long_block_ = 0;

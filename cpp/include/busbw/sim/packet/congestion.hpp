@@ -144,6 +144,11 @@ struct SwiftSender {
     }
     window = std::clamp(window, 1.0, largest);
   }
+  /// Nothing was heard for too long: the largest decrease.
+  void silent(const WindowSettings& with, Picoseconds now) {
+    window = std::max(1.0, window * (1 - with.most_decrease));
+    last_decrease = now;
+  }
 };
 
 }  // namespace busbw::sim::packet

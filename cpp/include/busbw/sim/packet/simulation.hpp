@@ -157,6 +157,7 @@ class PacketSimulation {
     bool in_idle_ring = false;
     bool told_gap = false;
     bool all_in = false;
+    std::uint8_t silences = 0;    ///< timeouts in a row
     std::uint32_t cycle_back = 0;
     std::int64_t pulled = 0;      ///< kEqds: credit given, bytes
     std::int64_t wanted = 0;      ///< kEqds: credit asked for
@@ -453,8 +454,10 @@ class PacketSimulation {
 
   static constexpr int kRateBits = 20;
   static constexpr std::uint64_t kMostPaths = 1 << 16;
+  static constexpr std::uint8_t kMostDoublings = 10;
 
   std::int32_t packet_bytes() const { return settings_.payload_bytes + settings_.header_bytes; }
+  bool lossy() const { return settings_.overflow == Overflow::kDrop || settings_.overflow == Overflow::kTrim; }
   bool in_order() const { return settings_.in_order; }
 
   static Picoseconds sending_time(const Link& link, std::int64_t bytes) {
@@ -551,14 +554,14 @@ class PacketSimulation {
     }
     if (c == 0 && !link.serve_pending && (link.waiting & 1) == 0) {
       // Nothing else may go when the link is free, so that it need not be looked at again: control goes then.
-      if (link.busy_until - now_ <= sending_time(link, settings_.control_queue_bytes + packet_bytes())) {
+      if (!lossy() || link.busy_until - now_ <= sending_time(link, settings_.control_queue_bytes + packet_bytes())) {
         transmit(at, index, std::max(now_, link.busy_until));
         return;
       }
     }
     if (c != 0) {
       const std::int64_t before = queued(link);
-      if (before + packet.bytes > settings_.queue_bytes && settings_.overflow != Overflow::kPause && settings_.overflow != Overflow::kCredit) {
+      if (lossy() && before + packet.bytes > settings_.queue_bytes) {
         if (settings_.overflow == Overflow::kDrop || packet.kind != PacketKind::kData) {
           drop(at, index);
           return;
@@ -576,7 +579,7 @@ class PacketSimulation {
       } else {
         note_most_queued(at, before + packet.bytes);
       }
-    } else if (link.control.bytes + packet.bytes > settings_.control_queue_bytes && settings_.overflow != Overflow::kCredit) {
+    } else if (lossy() && link.control.bytes + packet.bytes > settings_.control_queue_bytes) {
       drop(at, index);
       return;
     }
@@ -1004,32 +1007,40 @@ class PacketSimulation {
     skip_[who * skip_words_ + path / 64] |= std::uint64_t{1} << (path % 64);
   }
 
+  /// How long a source waits for a sign of its receiver: twice as long each time in a row that there was none.
+  Picoseconds patience_of(const Flow& flow) const {
+    return Picoseconds{count(settings_.retransmit_after) << std::min<std::uint8_t>(flow.silences, kMostDoublings)};
+  }
+
   void timeout(std::uint32_t at) {
     Flow& flow = flows_[at];
     if (flow.complete) return;
-    if (now_ - flow.heard_at < settings_.retransmit_after) {
-      wheel_.push(flow.heard_at + settings_.retransmit_after, event(kTimeout, at));
+    const Picoseconds patience = patience_of(flow);
+    if (now_ - flow.heard_at < patience) {
+      wheel_.push(flow.heard_at + patience, event(kTimeout, at));
       return;
     }
     ++results_[at].timeouts;
+    if (flow.silences < kMostDoublings) ++flow.silences;
     flow.heard_at = now_;
     if (in_order()) {
       go_back(at, flow.acknowledged);
     } else {
       // The receiver's bitmap stands for selective acknowledgements that all arrived.
       while (!flow.again.empty()) pool_.give_back(flow.again.take(pool_));
-      std::int32_t lost = 0;
+      bool lost = false;
       for (std::uint32_t number = 0; number < flow.next_new; ++number) {
         if (has(flow, number)) continue;
         send_again(flow, number);
-        ++lost;
+        lost = true;
       }
+      if (!lost && flow.next_new == flow.packets) send_again(flow, flow.packets - 1);  // the last word was lost, ask for it
       flow.in_flight = 0;
-      if (settings_.transport == Transport::kNdp) flow.credit = std::max(flow.credit, std::max(1, std::min(lost, settings_.window_packets)));
-      if (settings_.transport == Transport::kEqds) flow.credit = std::max(flow.credit, std::max(1, std::min(lost, settings_.window_packets)) * packet_bytes());
-      if (lost == 0 && flow.next_new == flow.packets) send_again(flow, flow.packets - 1);  // the last word was lost, ask for it
+      if (settings_.transport == Transport::kSwift) swift_[at].silent(settings_.window, now_);
+      // One packet is enough to be heard again; more of many flows at once would be lost like the first.
+      flow.credit = std::max(flow.credit, settings_.transport == Transport::kEqds ? packet_bytes() : 1);
     }
-    wheel_.push(now_ + settings_.retransmit_after, event(kTimeout, at));
+    wheel_.push(now_ + patience_of(flow), event(kTimeout, at));
     offer(at);
   }
 
@@ -1311,6 +1322,7 @@ class PacketSimulation {
       return;
     }
     flow.heard_at = now_;
+    flow.silences = 0;
     if (!flow.heard) {
       flow.heard = true;
       flow.speculative = 0;

@@ -1,0 +1,414 @@
+"""`busbw simulate`: collectives and task graphs on a cluster, event by event."""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from busbw.cli.console import Page, given_path, note, print_json
+from busbw.cli.predictions import pairs_of, rate, sizes_of, time_us
+
+if TYPE_CHECKING:
+    from busbw.collectives import BoundSchedule
+    from busbw.hardware import Cluster
+    from busbw.simulation import Cause, Conditions, Limits, TaskGraph, Timeline
+
+__all__ = ["simulate"]
+
+SCHEMA = 1
+"""Number of the JSON shapes of `busbw simulate --json`."""
+
+_ONE_LEVEL = {
+    "all_reduce": "ring_all_reduce", "all_gather": "ring_all_gather", "reduce_scatter": "ring_reduce_scatter",
+    "broadcast": "binomial_broadcast", "reduce": "binomial_reduce", "all_to_all": "direct_all_to_all", "gather": "direct_gather",
+    "scatter": "direct_scatter", "send_recv": "ring_send_recv", "barrier": "dissemination_barrier",
+}  # fmt: skip
+_TWO_LEVELS = {
+    "all_reduce": "hierarchical_all_reduce", "all_gather": "hierarchical_all_gather", "reduce_scatter": "hierarchical_reduce_scatter",
+    "broadcast": "hierarchical_broadcast", "reduce": "hierarchical_reduce",
+}  # fmt: skip
+_SHARES_SHOWN = 6
+
+simulate = typer.Typer(help="Simulate a collective or a task graph on a cluster, event by event.", no_args_is_help=True)
+
+_ClusterOption = Annotated[
+    str,
+    typer.Option("--cluster", metavar="NAME|FILE", help="A node of `busbw hardware`, or a file that describes one."),
+]
+_Nodes = Annotated[int, typer.Option("--nodes", metavar="N", min=1, help="Number of nodes (hosts).")]
+_WhatIf = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="FIGURE=VALUE", help="A figure set anew, such as nic.rate=800Gb/s; may be repeated."),
+]
+_Routing = Annotated[
+    str | None,
+    typer.Option("--routing", metavar="HOW", help="d-mod-k, ecmp, spray, adaptive; the cluster's own if not given."),
+]
+_FailLink = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--fail-link",
+        metavar="LINK[@AT[+REROUTE]]",
+        help='A cable that is down, such as "leaf0 -> spine1@1ms+5ms"; may be repeated.',
+    ),
+]
+_Degrade = Annotated[
+    list[str] | None,
+    typer.Option("--degrade-link", metavar="LINK=PART", help="A cable at a part of its rate; may be repeated."),
+]
+_Straggler = Annotated[
+    list[str] | None,
+    typer.Option("--straggler", metavar="RANK=SPEED", help="A rank at a part of its speed; may be repeated."),
+]
+_Spread = Annotated[
+    float,
+    typer.Option("--speed-spread", metavar="SIGMA", min=0, help="Deviation of ranks' speeds, drawn from each seed."),
+]
+_Seeds = Annotated[
+    int, typer.Option("--seeds", metavar="N", min=1, help="Runs with seeds 0 to N - 1, of noise and ECMP.")
+]
+_TimeLimit = Annotated[
+    float | None, typer.Option("--time-limit", metavar="S", help="Seconds after which what is known is shown.")
+]
+_MemoryLimit = Annotated[
+    str | None, typer.Option("--memory-limit", metavar="SIZE", help="Memory after which what is known is shown.")
+]
+_Perfetto = Annotated[
+    Path | None,
+    typer.Option("--perfetto", parser=given_path, metavar="FILE.json", help="Write the tasks for ui.perfetto.dev."),
+]
+_Json = Annotated[bool, typer.Option("--json", help="Print as JSON.")]
+
+
+@simulate.command()
+def collective(  # noqa: PLR0917 - an option each
+    kind: Annotated[
+        str, typer.Argument(metavar="COLLECTIVE", help="all-reduce, all-gather, all-to-all, broadcast ...")
+    ],
+    cluster: _ClusterOption,
+    nodes: _Nodes = 1,
+    algorithm: Annotated[
+        str | None,
+        typer.Option(
+            "--algorithm", metavar="NAME", help="A schedule of the library; hierarchical, ring or direct if not given."
+        ),
+    ] = None,
+    sizes: Annotated[
+        list[str] | None,
+        typer.Option("--bytes", metavar="FROM:TO:FACTOR|SIZE", help="Sizes, as of nccl-tests; may be repeated."),
+    ] = None,
+    routing: _Routing = None,
+    fail_link: _FailLink = None,
+    degrade_link: _Degrade = None,
+    straggler: _Straggler = None,
+    speed_spread: _Spread = 0.0,
+    seeds: _Seeds = 1,
+    what_if: _WhatIf = None,
+    fold: Annotated[bool, typer.Option("--fold/--no-fold", help="One rank for all that symmetry makes equal.")] = True,
+    time_limit: _TimeLimit = None,
+    memory_limit: _MemoryLimit = None,
+    perfetto: _Perfetto = None,
+    as_json: _Json = False,
+) -> int:
+    """Simulate a collective: time, what the critical path is made of, and what each fault costs.
+
+    Flows share links max-min fairly; copies and sums inside a GPU take no time. Times are of the links alone: start-up
+    of kernels and protocols is not in them (`busbw predict` has it).
+
+    \b
+    Examples:
+      busbw simulate collective all-reduce --cluster dgx-h100 --nodes 16
+      busbw simulate collective all-to-all --cluster dgx-h100 --nodes 4 --routing ecmp --seeds 5 --bytes 64MiB
+      busbw simulate collective all-reduce --cluster dgx-h100 --nodes 16 --bytes 1GiB --straggler 5=0.8
+    """  # noqa: D301 - the backspace keeps the lines of the examples apart
+    found = _cluster(cluster, nodes, what_if)
+    bound = _schedule(kind, algorithm, found)
+    conditions = _conditions(fail_link, degrade_link, straggler, speed_spread)
+    limits = _limits(time_limit, memory_limit)
+    rows, status = [], 0
+    for size in sizes_of(sizes or ["1GiB"]):
+        runs = [_run(bound, found, size, conditions, seed, routing, fold, limits) for seed in range(seeds)]
+        blame = _causes(bound, found, size, conditions, runs[0], routing, limits)
+        rows.append(_row(bound, size, runs, blame))
+        status = max(status, *(2 if run.stopped else 0 for run in runs))
+        if perfetto is not None:
+            note(f"{_write(perfetto, runs[0])} tasks written to {perfetto}")
+            perfetto = None
+    if as_json:
+        head = {"schema": SCHEMA, "collective": bound.schedule.kind, "algorithm": bound.schedule.name}
+        print_json({**head, "cluster": found.name, "nodes": nodes, "ranks": bound.ranks, "rows": rows})
+    else:
+        _print(
+            f"{bound.schedule.kind.replace('_', '-')}",
+            f"  {bound.schedule.name}, {nodes} x {found.name} = {bound.ranks} ranks",
+            rows,
+        )
+    return status
+
+
+@simulate.command()
+def graph(  # noqa: PLR0917 - an option each
+    file: Annotated[
+        Path, typer.Argument(parser=given_path, metavar="FILE", help="A task graph: our JSON, or GOAL text.")
+    ],
+    cluster: _ClusterOption,
+    nodes: _Nodes = 1,
+    routing: _Routing = None,
+    degrade_link: _Degrade = None,
+    straggler: _Straggler = None,
+    what_if: _WhatIf = None,
+    time_limit: _TimeLimit = None,
+    memory_limit: _MemoryLimit = None,
+    perfetto: _Perfetto = None,
+    as_json: _Json = False,
+) -> int:
+    """Simulate a graph of computations and messages.
+
+    Examples:
+      busbw simulate graph trace.goal --cluster dgx-h100 --nodes 2
+    """
+    from busbw.simulation import read_graph  # noqa: PLC0415
+
+    found = _cluster(cluster, nodes, what_if)
+    tasks = read_graph(file)
+    run = _run(
+        tasks,
+        found,
+        None,
+        _conditions(None, degrade_link, straggler, 0.0),
+        0,
+        routing,
+        True,
+        _limits(time_limit, memory_limit),
+    )
+    row = _row(tasks, None, [run], [])
+    if perfetto is not None:
+        note(f"{_write(perfetto, run)} tasks written to {perfetto}")
+    if as_json:
+        print_json(
+            {
+                "schema": SCHEMA,
+                "tasks": len(tasks),
+                "ranks": tasks.ranks,
+                "cluster": found.name,
+                "nodes": nodes,
+                "rows": [row],
+            }
+        )
+    else:
+        _print("graph", f"  {len(tasks)} tasks of {tasks.ranks} ranks on {nodes} x {found.name}", [row])
+    return 2 if run.stopped else 0
+
+
+def _cluster(name: str, nodes: int, what_if: list[str] | None) -> Cluster:
+    from busbw.hardware import find_cluster  # noqa: PLC0415 - reads the catalogue
+
+    found, losses = find_cluster(name, nodes, pairs_of("--set", what_if or [], "nic.rate=800Gb/s"))
+    for line in map(str, losses):
+        note(line)
+    return found
+
+
+def _schedule(text: str, algorithm: str | None, cluster: Cluster) -> BoundSchedule:
+    from busbw.collectives import COLLECTIVES, collective_named  # noqa: PLC0415
+    from busbw.collectives.algorithms import LIBRARY  # noqa: PLC0415
+
+    kind = collective_named(text)
+    if kind is None or kind not in _ONE_LEVEL:
+        known = [name.replace("_", "-") for name in COLLECTIVES if name in _ONE_LEVEL]
+        nearest = difflib.get_close_matches(text.lower().replace("_", "-"), known, 1, 0.0)[0]
+        raise typer.BadParameter(
+            f"{text} is no collective that can be simulated; nearest: {nearest}. There is {', '.join(known)}."
+        )
+    two = cluster.nodes > 1 and cluster.node.gpus > 1
+    name = (algorithm or (_TWO_LEVELS.get(kind) if two else None) or _ONE_LEVEL[kind]).replace("-", "_")
+    usable = [each for each, make in LIBRARY.items() if make().kind == kind]
+    found = {each.replace("-", "_"): each for each in usable}.get(name)
+    if found is None:
+        nearest = difflib.get_close_matches(name, usable, 1, 0.0)[0]
+        raise typer.BadParameter(
+            f"--algorithm {algorithm}: no schedule for {kind}; nearest: {nearest}. There is {', '.join(usable)}."
+        )
+    schedule = LIBRARY[found]()
+    sizes = {1: (cluster.gpus,), 2: (cluster.nodes, cluster.node.gpus)}.get(len(schedule.axes))
+    if sizes is None:
+        raise typer.BadParameter(
+            f"--algorithm {algorithm}: {found} has {len(schedule.axes)} axes; a cluster has nodes and GPUs."
+        )
+    try:
+        return schedule.bind(*sizes)
+    except ValueError as error:
+        raise typer.BadParameter(f"{error}.") from None
+
+
+def _seconds(text: str, option: str) -> float:
+    from busbw.hardware.what_if import parse_quantity  # noqa: PLC0415
+
+    try:
+        return 0.0 if text.strip() == "0" else parse_quantity(text, "time")
+    except ValueError as error:
+        raise typer.BadParameter(f"{option}: {error}.") from None
+
+
+def _conditions(
+    fail_link: list[str] | None, degrade_link: list[str] | None, straggler: list[str] | None, speed_spread: float
+) -> Conditions:
+    from busbw.simulation import Conditions, LinkFailure  # noqa: PLC0415
+
+    failures = []
+    for text in fail_link or []:
+        link, at, when = text.partition("@")
+        begin, plus, reroute = when.partition("+")
+        if not at:
+            failures.append(LinkFailure(link.strip()))
+            continue
+        after = _seconds(reroute, "--fail-link") if plus else None
+        failures.append(LinkFailure(link.strip(), _seconds(begin, "--fail-link"), after))
+    try:
+        slow = {int(rank): float(part) for rank, part in pairs_of("--straggler", straggler or [], "5=0.8").items()}
+        degraded: dict[str | int, float] = {}
+        for text in degrade_link or []:
+            link, _, part = text.rpartition("=")
+            degraded[link.strip()] = float(part)
+        return Conditions(slow, degraded, tuple(failures), speed_spread=speed_spread)
+    except ValueError as error:
+        raise typer.BadParameter(f"--straggler, --degrade-link: {error}. Write RANK=SPEED, such as 5=0.8.") from None
+
+
+def _limits(time_s: float | None, memory: str | None) -> Limits:
+    from busbw.simulation import Limits  # noqa: PLC0415
+    from busbw.units import parse_size  # noqa: PLC0415
+
+    try:
+        return Limits(time_s, parse_size(memory) if memory is not None else None)
+    except ValueError as error:
+        raise typer.BadParameter(f"--memory-limit {memory}: {error}.") from None
+
+
+def _run(  # noqa: PLR0917 - what a run takes
+    what: BoundSchedule | TaskGraph,
+    cluster: Cluster,
+    size_bytes: int | None,
+    conditions: Conditions,
+    seed: int,
+    routing: str | None,
+    fold: bool,
+    limits: Limits,
+) -> Timeline:
+    import dataclasses  # noqa: PLC0415
+
+    from busbw.simulation import simulate as run  # noqa: PLC0415
+
+    one = run(
+        what, cluster, size_bytes=size_bytes, conditions=dataclasses.replace(conditions, seed=seed), routing=routing, seed=seed,
+        fold=fold, limits=limits,
+    )  # fmt: skip
+    if one.stopped:
+        note(
+            f"{one.stopped}: {one.time_s * 1e6:.1f} us were simulated, {one.messages} messages; what follows is what is known"
+        )
+    return one
+
+
+def _causes(  # noqa: PLR0917 - what a run takes
+    bound: BoundSchedule,
+    cluster: Cluster,
+    size_bytes: int,
+    conditions: Conditions,
+    run: Timeline,
+    routing: str | None,
+    limits: Limits,
+) -> list[Cause]:
+    from busbw.simulation import causes  # noqa: PLC0415
+
+    if run.stopped:
+        return []
+    return causes(bound, cluster, conditions, run, size_bytes=size_bytes, routing=routing, limits=limits)
+
+
+def _row(what: Any, size_bytes: int | None, runs: list[Timeline], blame: list[Cause]) -> dict[str, Any]:
+    import numpy as np  # noqa: PLC0415
+
+    from busbw.collectives import bus_factor  # noqa: PLC0415
+    from busbw.errors import InputError  # noqa: PLC0415
+    from busbw.simulation import critical_path  # noqa: PLC0415
+
+    times = np.array([run.time_s for run in runs])
+    time_s = float(np.median(times))
+    row: dict[str, Any] = {
+        "size_bytes": size_bytes,
+        "time_s": time_s,
+        "p99_s": float(np.quantile(times, 0.99)),
+        "seeds": len(runs),
+    }
+    row["stopped"] = runs[0].stopped
+    if size_bytes is not None and time_s > 0 and what.schedule.kind != "barrier":
+        row["algbw_bytes_per_s"] = size_bytes / time_s
+        row["busbw_bytes_per_s"] = size_bytes / time_s * bus_factor(what.schedule.kind, what.ranks)
+    row |= {"messages": runs[0].messages * runs[0].folded, "ranks_alike": runs[0].folded}
+    try:
+        row["critical_path_s"] = critical_path(runs[0]).shares_s if not runs[0].stopped else {}
+    except InputError as error:
+        note(str(error))
+        row["critical_path_s"] = {}
+    row["causes"] = [{"kind": cause.kind, "name": cause.name, "saves_s": cause.saves_s} for cause in blame]
+    return row
+
+
+def _write(path: Path, run: Timeline) -> int:
+    from busbw.reports.perfetto import write_perfetto  # noqa: PLC0415
+
+    return write_perfetto(run, path)
+
+
+def _print(what: str, where: str, rows: list[dict[str, Any]]) -> None:
+    from busbw.units import format_bytes  # noqa: PLC0415
+
+    page = Page()
+    page.line((what, "bold"), where)
+    page.line()
+    many = any(row["seeds"] > 1 for row in rows)
+    columns = [
+        ("size", True),
+        ("time us", True),
+        ("p99 us", True),
+        ("algbw GB/s", True),
+        ("busbw GB/s", True),
+        ("most of it", False),
+    ]
+    page.table(
+        [column for column in columns if many or column[0] != "p99 us"],
+        (
+            [
+                format_bytes(row["size_bytes"]) if row["size_bytes"] is not None else "-",
+                time_us(row["time_s"]),
+                *([time_us(row["p99_s"])] if many else []),
+                rate(row["algbw_bytes_per_s"]) if "algbw_bytes_per_s" in row else "-",
+                rate(row["busbw_bytes_per_s"]) if "busbw_bytes_per_s" in row else "-",
+                next(iter(row["critical_path_s"]), "-"),
+            ]
+            for row in rows
+        ),
+    )
+    last = rows[-1]
+    if last["critical_path_s"]:
+        page.line()
+        page.line(("critical path of the last row", "bold"))
+        shares = list(last["critical_path_s"].items())
+        shown = [(name, part) for name, part in shares[:_SHARES_SHOWN]]
+        rest = sum(part for _, part in shares[_SHARES_SHOWN:])
+        if rest:
+            shown.append((f"{len(shares) - _SHARES_SHOWN} more", rest))
+        page.table(
+            [("us", True), ("share", True), ("on", False)],
+            ([time_us(part), f"{part / last['time_s']:.1%}", name] for name, part in shown),
+        )
+    if last["causes"]:
+        page.line()
+        page.line(("without each fault the last row takes less by", "bold"))
+        page.table(
+            [("us", True), ("fault", False)], ([time_us(cause["saves_s"]), cause["name"]] for cause in last["causes"])
+        )

@@ -1,0 +1,73 @@
+"""Our JSON of a task graph.
+
+{"schema": 1, "ranks": 2, "tasks": [{"id": "a", "rank": 0, "kind": "compute", "time_s": 1e-6},
+{"id": "b", "rank": 0, "kind": "transfer", "to": 1, "bytes": 1024, "after": ["a"]}]}; kinds: compute, transfer.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+
+from busbw.errors import InputError
+from busbw.simulation.graph import COMPUTE, TRANSFER, TaskGraph
+from busbw.simulation.network import picoseconds
+
+__all__ = ["read_graph_json"]
+
+_KINDS = {"compute": COMPUTE, "transfer": TRANSFER}
+
+
+def read_graph_json(text: str, path: str) -> TaskGraph:
+    """The graph, not yet checked for cycles. Raises InputError with the task that is wrong."""
+    try:
+        data = json.loads(text)
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise InputError(f"{path}:{getattr(error, 'lineno', 1)}: no JSON: {error}.") from error
+    if not isinstance(data, dict) or data.get("schema") != 1 or not isinstance(data.get("tasks"), list):
+        raise InputError(f'{path}: no task graph: it starts with {{"schema": 1, "ranks": N, "tasks": [...]}}.')
+    tasks = data["tasks"]
+    ids: dict[str, int] = {}
+    for number, task in enumerate(tasks):
+        if not isinstance(task, dict) or "id" not in task:
+            raise InputError(f"{path}: task {number} is no object with an id.")
+        if ids.setdefault(str(task["id"]), number) != number:
+            raise InputError(f"{path}: two tasks are called {task['id']}. Rename one.")
+    kind, rank, peer, size, time = (
+        [_number(path, task, what) for task in tasks] for what in ("kind", "rank", "to", "bytes", "time_s")
+    )
+    before, after = [], []
+    for number, task in enumerate(tasks):
+        for name in task.get("after", ()):
+            if str(name) not in ids:
+                raise InputError(
+                    f"{path}: task {task['id']} comes after {name}, which is not there. Add it or leave it out."
+                )
+            before.append(ids[str(name)])
+            after.append(number)
+    ranks = data.get("ranks") or int(max([*rank, *peer, 0])) + 1
+    if not isinstance(ranks, int) or ranks < 1:
+        raise InputError(f"{path}: ranks is {ranks!r}; write how many there are.")
+    kinds, whose, peers, sizes = (np.array(column, np.int64) for column in (kind, rank, peer, size))
+    return TaskGraph(
+        ranks, kinds, whose, peers, sizes, picoseconds(np.array(time, np.float64)), np.full(len(tasks), -1, np.int64),
+        np.array(before, np.int64), np.array(after, np.int64), tuple(ids),
+    )  # fmt: skip
+
+
+def _number(path: str, task: dict[str, Any], what: str) -> float:
+    if what == "kind":
+        if task.get("kind") not in _KINDS:
+            raise InputError(
+                f"{path}: task {task['id']}: kind {task.get('kind')!r} is unknown; there is {', '.join(_KINDS)}."
+            )
+        return _KINDS[task["kind"]]
+    needed = {"rank"} | ({"to", "bytes"} if task.get("kind") == "transfer" else {"time_s"})
+    value = task.get(what, -1 if what == "to" else 0)
+    if (what in needed and what not in task) or isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise InputError(f"{path}: task {task['id']}: {what} is {task.get(what)!r}; write a number.")
+    if value < (-1 if what == "to" else 0) or value > 2**62:
+        raise InputError(f"{path}: task {task['id']}: {what} is {value}; it must not be negative.")
+    return value
