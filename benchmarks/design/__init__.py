@@ -1,6 +1,6 @@
 """The figures of designing: one file a family."""
 
-from benchmarks.design import bounds, forests, greedy, library, plans
+from benchmarks.design import bounds, forests, greedy, library, plans, schedules
 
 __all__ = ["BENCHMARKS"]
 
@@ -12,6 +12,7 @@ BENCHMARKS = tuple(
             *greedy.BENCHMARKS,
             *library.BENCHMARKS,
             *plans.BENCHMARKS,
+            *schedules.BENCHMARKS,
         ),
         key=lambda benchmark: int(benchmark.id[1:]),
     )

@@ -31,6 +31,7 @@ from busbw.collectives.algorithms import (
 )
 from busbw.collectives.algorithms.swing import swing_partner
 from busbw.collectives.expressions import Environment, evaluate, var
+from busbw.collectives.legality import verify_plan
 from busbw.collectives.lowering import plan_of
 from busbw.collectives.passes import compose, pipelined, replicate
 
@@ -181,6 +182,7 @@ def test_tokens_reach_their_experts_and_their_sums_come_home(data: st.DataObject
         two_level_moe_combine(routing, gpus),
     ):
         assert violations(schedule.bind()) == []
+        assert verify_plan(plan_of(schedule.bind())).violations == ()
 
 
 def test_two_level_dispatch_crosses_nodes_once_a_token_and_node():

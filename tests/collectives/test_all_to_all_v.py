@@ -16,6 +16,7 @@ from busbw.collectives.algorithms import (
 )
 from busbw.collectives.algorithms.all_to_all_v import birkhoff
 from busbw.collectives.cost import cost
+from busbw.collectives.legality import verify_plan
 from busbw.collectives.lowering import plan_of
 
 from .plan_runner import check_plan
@@ -39,6 +40,7 @@ def test_every_element_arrives_in_its_place(data: st.DataObject, nodes: int, gpu
         bound = schedule.bind()
         assert violations(bound) == []
         check_plan(plan_of(bound))
+        assert verify_plan(plan_of(bound)).violations == ()
 
 
 @given(data=st.data(), size=st.integers(1, 7))

@@ -24,7 +24,18 @@ from busbw.collectives.expressions import ZERO, Expr, IntArray, const, free_name
 from busbw.collectives.inversion import solve
 from busbw.collectives.kinds import COLLECTIVES
 from busbw.collectives.passes import replaced
-from busbw.collectives.plan import LOCAL, MAX_LOOPS, BlockBuilder, ConnectionKind, Op, Plan, RankBuilder, RankPlan, Span
+from busbw.collectives.plan import (
+    LOCAL,
+    MAX_LOOPS,
+    BlockBuilder,
+    ConnectionKind,
+    Op,
+    Plan,
+    Promise,
+    RankBuilder,
+    RankPlan,
+    Span,
+)
 from busbw.collectives.plan import Buffer as PlanBuffer
 from busbw.collectives.schedule import (
     BoundSchedule,
@@ -43,6 +54,7 @@ from busbw.collectives.schedule import (
 __all__ = ["lower", "plan_of"]
 
 _IN_PLACE = ("all_reduce", "all_gather", "reduce_scatter", "broadcast")
+_EXPERTS = ("moe_dispatch", "moe_combine")
 _FIRST = -2  # who acts: the first rank of the group
 _MOST_PEERS = 65_536  # connections of one rank that a loop over peers may list; a guess at what a runtime can open
 
@@ -70,6 +82,7 @@ def plan_of(bound: BoundSchedule, *, in_place: bool = False, name: str | None = 
         out_of_place=not in_place,
         root=bound.root,
         counts=None if counts is None else counts * _refinement(bound),
+        promise=_promise(bound),
     )
 
 
@@ -106,6 +119,30 @@ def _counts(bound: BoundSchedule) -> IntArray | None:
     table = dict(bound.schedule.tables).get("counts")
     each = np.full((bound.ranks, bound.ranks), bound.chunks // bound.ranks, np.int64)
     return each if table is None else table.array
+
+
+def _experts(bound: BoundSchedule) -> tuple[IntArray, IntArray]:
+    """(has[t, r]: rank r has a part of token t before; gets[t, r]: it must have it after) of moe_dispatch and moe_combine, 0 or 1."""
+    tables = {name: table.array for name, table in bound.schedule.tables}
+    wanted = tables["wanted"]
+    at_home = (tables["home"][:, None] == np.arange(bound.ranks)).astype(np.int64)
+    if bound.schedule.kind == "moe_dispatch":
+        return at_home, wanted
+    return wanted, at_home * wanted.any(axis=1, keepdims=True)
+
+
+def _promise(bound: BoundSchedule) -> Promise | None:
+    """What a plan of moe_dispatch or moe_combine promises; the others are known by name."""
+    if bound.schedule.kind not in _EXPERTS:
+        return None
+    has, gets = _experts(bound)
+    fine = _refinement(bound)
+    part = np.arange(bound.chunks * fine, dtype=np.int64)
+
+    def of(table: IntArray, rank: int) -> IntArray:
+        return np.where(np.repeat(table[:, rank], fine) > 0, part, -1)
+
+    return Promise(lambda rank: of(has, rank), lambda rank: of(gets, rank))
 
 
 def _refinement(bound: BoundSchedule) -> int:
@@ -161,6 +198,14 @@ class _Layout:
         data = PlanBuffer.INPUT if kind == "reduce_scatter" else PlanBuffer.OUTPUT
         if in_place:
             return _Layout(rank, fine, {Region.DATA: (data, 0, whole), **scratch}, *sizes, own)
+        if kind in _EXPERTS:
+            has = np.flatnonzero(_experts(bound)[0][:, rank])
+            runs = np.split(has, np.flatnonzero(np.diff(has) != 1) + 1) if len(has) else []
+            own_tokens = tuple(
+                (Span(i, int(run[0]) * fine, len(run) * fine), Span(o, int(run[0]) * fine, len(run) * fine))
+                for run in runs
+            )
+            return _Layout(rank, fine, {Region.DATA: (o, 0, whole), **scratch}, whole, whole, own, own_tokens)
         aside = kind in ("reduce_scatter", "reduce", "gather", "scatter")
         place = (s, own, whole) if aside else (o, 0, whole)
         at = place[1]
@@ -250,7 +295,7 @@ class _UnevenError(Exception):
 
 def _program(bound: BoundSchedule, rank: int, layout: _Layout) -> dict[int, _Emit]:
     """The rank's operations by channel with loops kept. Raises _UnevenError if the schedule doesn't allow that for this rank."""
-    if layout.fine != 1:
+    if layout.fine != 1 or bound.schedule.kind in _EXPERTS:
         raise _UnevenError
     here = {var(axis): const(int(x[0])) for axis, x in bound.coordinates(np.array([rank])).items()}
     known = {size(axis): const(extent) for axis, extent in bound.sizes}
@@ -594,9 +639,11 @@ def _written_out(bound: BoundSchedule, rank: int, layout: _Layout) -> dict[int, 
     moves = moves.taken(
         np.lexsort((moves.dst_index, moves.src_index, moves.dst, moves.src, moves.transfer, moves.step))
     )
-    pieces = list(_pieces(moves))
+    pieces = list(_pieces(moves, joined=bound.schedule.kind != "moe_combine"))
     slicing = _Slicing(_slices(bound, bound.schedule.body), _segments(bound, moves))
     acts = [act for piece in pieces for act in _acts(bound, layout, moves, piece, slicing)]
+    if bound.schedule.kind == "moe_combine":
+        acts = _first_part_copied(acts, np.flatnonzero(_experts(bound)[0][:, rank] == 0))
     channels = sorted({act.channel for act in acts})
     if not _independent(acts):
         ordered = _ordered(acts)
@@ -642,7 +689,7 @@ def _segments(bound: BoundSchedule, moves: Moves) -> IntArray:
     return np.cumsum(np.diff(inside, prepend=inside[:1]) != 0) if len(moves) else inside
 
 
-def _pieces(moves: Moves) -> Iterator[tuple[int, int]]:
+def _pieces(moves: Moves, *, joined: bool = True) -> Iterator[tuple[int, int]]:
     """Moves of one step, transfer and pair of ranks whose chunks are neighbours at both ends, of moves in that order: (first move, how many)."""
     if not len(moves):
         return
@@ -652,7 +699,7 @@ def _pieces(moves: Moves) -> Iterator[tuple[int, int]]:
         same &= np.diff(getattr(moves, name)) == 0
     for name in ("src_index", "dst_index"):
         same &= np.diff(getattr(moves, name)) == 1
-    cut[1:] = ~same
+    cut[1:] = ~same if joined else True
     first = np.flatnonzero(cut)
     yield from zip(first.tolist(), np.diff(first, append=len(moves)).tolist(), strict=True)
 
@@ -696,6 +743,19 @@ def _acts(
                 yield _Act(key, "send", channel, dst, read, None, many, False, number)
             else:
                 yield _Act(key, "receive", channel, src, None, written, many, action != COPY, number)
+
+
+def _first_part_copied(acts: list[_Act], empty: IntArray) -> list[_Act]:
+    """Operations in which the first part of a sum that reaches a rank without one of its own is stored instead of added."""
+    without, met = set(empty.tolist()), set[tuple[int, int]]()
+    found: dict[int, _Act] = {}
+    for number, act in sorted(enumerate(acts), key=lambda item: (item[1].key, item[0])):
+        slot = (act.written[1], act.written[2]) if act.written is not None else None
+        first = slot is not None and slot[0] in without and slot not in met
+        if slot is not None:
+            met.add(slot)
+        found[number] = replace(act, reduce=False) if first else act
+    return [found[number] for number in range(len(acts))]
 
 
 def _touched(place: tuple[Region, int, int, int], count: int) -> Iterator[tuple[Region, int, int]]:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import pairwise, permutations
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,7 +40,7 @@ from busbw.collectives.expressions import (
 )
 from busbw.collectives.passes import reverse
 from busbw.collectives.provenance import Fault
-from busbw.collectives.schedule import BoundSchedule, Location, Node, Region, Seq, Transfer, transfers_of
+from busbw.collectives.schedule import BoundSchedule, Location, Mode, Node, Region, Seq, Transfer, transfers_of
 
 __all__ = ["NotProvedError", "Proof", "prove"]
 
@@ -48,6 +48,7 @@ _SAMPLE = 24  # ranks on which a symmetry is tried where all are too many; a gue
 _ROWS = 6_000_000  # messages of all ranks up to which a symmetry is checked on all of them
 _EVENTS = 4_000_000  # moves of one rank that are executed
 _STATE = 8_000_000  # ranks x chunks that the second way keeps
+_PLACES = 100_000_000  # ranks x chunks of which it is kept whether they are filled
 _STEPS = 4_096  # steps that the second way takes
 
 
@@ -80,8 +81,8 @@ def prove(bound: BoundSchedule) -> Proof:
 
     Raises NotProvedError, with what is in the way, if neither way decides it.
 
-    >>> from busbw.collectives.algorithms import ring_all_reduce
-    >>> proof = prove(ring_all_reduce().bind(4096))
+    >>> from busbw.collectives.algorithms import ring_all_gather
+    >>> proof = prove(ring_all_gather().bind(4096))
     >>> proof.holds, proof.method, proof.symmetry
     (True, 'one rank for all, rotation', 'by form')
     """
@@ -106,12 +107,12 @@ def _any_symmetry(bound: BoundSchedule) -> Proof:
     raise NotProvedError(", ".join(reasons))
 
 
-def _backwards(bound: BoundSchedule) -> Proof:
+def _backwards(bound: BoundSchedule, *, by_symmetry: bool = False) -> Proof:
     """A reduce_scatter, reduce or gather by its reverse: where every chunk comes to every rank once, by copies, its way is a tree; backwards, the tree sums."""
     if bound.schedule.kind not in ("reduce_scatter", "reduce"):
         raise NotProvedError("")
     forwards = replace(bound, schedule=reverse(bound.schedule))
-    for way in (_any_symmetry, _presence):
+    for way in (_any_symmetry,) if by_symmetry else (_any_symmetry, _presence):
         try:
             proof = way(forwards)
         except (NotProvedError, ValueError):
@@ -126,24 +127,29 @@ def _halves_of_all_reduce(bound: BoundSchedule) -> Proof:
     body = bound.schedule.body
     if bound.schedule.kind != "all_reduce" or not isinstance(body, Seq) or bound.chunks % bound.ranks:
         raise NotProvedError("")
+    children = [child for child in _flat(body) if not _idle(bound, child)]
+    sums = [any(t.mode in (Mode.REDUCE, Mode.NETWORK_REDUCE) for t in transfers_of(child)) for child in children]
+    place = sums.index(False) if False in sums else 0
+    if not place or any(sums[place:]):
+        raise NotProvedError("")
     proofs = []
-    children = [child for child in body.children if not _idle(bound, child)]
-    if len(children) == 1 and isinstance(children[0], Seq):
-        children = list(children[0].children)
-    for place in range(1, len(children)):
-        kinds = ("reduce_scatter", children[:place]), ("all_gather", children[place:])
+    for kind, part in (("reduce_scatter", children[:place]), ("all_gather", children[place:])):
+        half = replace(bound, schedule=replace(bound.schedule, kind=kind, body=Seq(tuple(part))))
         try:
-            proofs = [
-                prove(replace(bound, schedule=replace(bound.schedule, kind=kind, body=Seq(tuple(part)))))
-                for kind, part in kinds
-            ]
+            proof = _backwards(half, by_symmetry=True) if kind == "reduce_scatter" else _any_symmetry(half)
         except NotProvedError:
-            continue
-        if all(proof.holds for proof in proofs):
-            first, second = proofs
-            symmetry = ", then ".join(dict.fromkeys(p.symmetry for p in proofs if p.symmetry))
-            return Proof(bound.ranks, f"{first.method}, then {second.method}", symmetry, first.moves + second.moves, ())
-    raise NotProvedError("")
+            proof = None
+        if proof is None or not proof.holds:
+            raise NotProvedError("")
+        proofs.append(proof)
+    first, second = proofs
+    symmetry = ", then ".join(dict.fromkeys(p.symmetry for p in proofs if p.symmetry))
+    return Proof(bound.ranks, f"{first.method}, then {second.method}", symmetry, first.moves + second.moves, ())
+
+
+def _flat(node: Node) -> list[Node]:
+    """What comes one after the other."""
+    return [part for child in node.children for part in _flat(child)] if isinstance(node, Seq) else [node]
 
 
 def _idle(bound: BoundSchedule, node: Node) -> bool:
@@ -207,10 +213,12 @@ def _groups(bound: BoundSchedule) -> Iterator[_Group]:
 class _Labels:
     """How a renumbering acts on chunk indices of each region: on the rank they belong to, or not at all (0).
 
-    `each` chunks a rank, rank after rank; or, negative, that many times one chunk of every rank.
+    `each` chunks a rank, rank after rank; or, negative, that many times one chunk of every rank. `order`: of the axes by which the owners of `data` are
+    counted, slowest first, where it is not that of the ranks.
     """
 
     each: tuple[int, ...]
+    order: tuple[int, ...] = ()
 
     def act(self, group: _Group, region: IntArray, g: IntArray, index: IntArray) -> IntArray:
         found = index.copy()
@@ -221,11 +229,19 @@ class _Labels:
             moving = np.broadcast_to(g, index.shape)[here]
             if each > 0:
                 owner, inside = np.divmod(index[here], each)
-                found[here] = group.act(moving, owner) * each + inside
+                found[here] = self._owner(group, code, moving, owner) * each + inside
             else:
                 layer, owner = np.divmod(index[here], group.order)
                 found[here] = layer * group.order + group.act(moving, owner)
         return found
+
+    def _owner(self, group: _Group, code: int, g: IntArray, owner: IntArray) -> IntArray:
+        if not self.order or code:
+            return group.act(g, owner)
+        radix = [group.radix[axis] for axis in self.order]
+        steps = [np.unravel_index(g, group.radix)[axis] for axis in self.order]
+        digits = [(a + b) % n for a, b, n in zip(np.unravel_index(owner, radix), steps, radix, strict=True)]
+        return np.ravel_multi_index(digits, radix).astype(np.int64)
 
 
 def _one_for_all(bound: BoundSchedule, group: _Group) -> Proof:
@@ -255,13 +271,17 @@ def _labels(bound: BoundSchedule, group: _Group) -> tuple[_Labels, str] | None:
         each[0] = each[0][:1]
     if bound.schedule.kind == "all_to_all":
         each[1], each[2] = each[1][:1], each[2][:1]
+    orders: list[tuple[int, ...]] = [()]
+    if bound.schedule.kind == "all_reduce" and group.name == "rotation" and len(group.radix) > 1:
+        orders += list(permutations(range(len(group.radix))))[1:]
     for data in each[0]:
-        for given in each[1]:
-            for scratch in each[3]:
-                labels = _Labels((data, given, each[2][0] if given else 0, scratch))
-                symmetry = _fits(bound, group, labels)
-                if symmetry:
-                    return labels, symmetry
+        for order in orders if data > 0 else orders[:1]:
+            for given in each[1]:
+                for scratch in each[3]:
+                    labels = _Labels((data, given, each[2][0] if given else 0, scratch), order)
+                    symmetry = _fits(bound, group, labels)
+                    if symmetry:
+                        return labels, symmetry
     return None
 
 
@@ -706,8 +726,10 @@ def _presence(bound: BoundSchedule) -> Proof:
     if kind not in ("broadcast", "scatter", "gather", "all_gather"):
         raise NotProvedError("")
     chunks = bound.chunks
+    if bound.ranks * chunks > _PLACES and kind not in ("scatter", "gather"):
+        raise NotProvedError(f"{bound.ranks} ranks hold {chunks} chunks each")
     try:
-        moves = expand(bound)
+        moves = expand(bound, most=_EVENTS)
     except ValueError as reason:
         raise NotProvedError(str(reason)) from None
     if (moves.src_region != 0).any() or (moves.dst_region != 0).any() or (moves.src_index != moves.dst_index).any() or (moves.action != COPY).any():  # fmt: skip
@@ -733,12 +755,17 @@ def _presence(bound: BoundSchedule) -> Proof:
     rows = place * (int(moves.step.max(initial=0)) + 1) + moves.step
     if _distinct(rows) != len(rows):
         faults.append(_fault(bound, moves, 0, "two-writers", "or another chunk is written twice in one step"))
-    wanted = np.arange(bound.ranks * chunks)
-    if kind == "scatter":
-        wanted = owner * chunks + every
-    elif kind == "gather":
-        wanted = bound.root * chunks + every
-    missing = np.setdiff1d(wanted, np.concatenate([places, start]))
+    if kind in ("scatter", "gather"):
+        wanted = (owner if kind == "scatter" else bound.root) * chunks + every
+    else:
+        wanted = np.arange(bound.ranks * chunks)
+    held = np.concatenate([places, start])
+    if kind in ("scatter", "gather"):
+        missing = wanted[~np.isin(wanted, held)]
+    else:
+        filled = np.zeros(bound.ranks * chunks, bool)
+        filled[held] = True
+        missing = wanted[~filled[wanted]]
     if len(missing):
         faults.append(Fault("missing", f"{_said(bound)}: at the end data[{missing[0] % chunks}] of rank {missing[0] // chunks} was never written", count=len(missing)))  # fmt: skip
     once = len(places) == len(place) and not np.isin(start, places).any()

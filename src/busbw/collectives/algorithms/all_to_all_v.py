@@ -5,7 +5,7 @@ A chunk is one element here. A rank's input lies ordered by destination, its out
 Direct: 1 step, T = alpha + max row or column sum b. Pairwise: p - 1 steps, sum over t of the largest counts[r, r + t].
 Two-level: to the local rank on the destination's rail, then along rails, as `two_level_all_to_all`.
 FAST (two tiers): flows between nodes are dealt out to the ranks of the node first, so that all NICs carry the same; the node-to-node matrix is taken apart into
-permutations (Birkhoff), one a step; at the end what arrived is handed to its owner. The NICs are busy for max(row sum, column sum of the node matrix)/L, which no
+permutations (Birkhoff), one a step; at the end what arrived is handed to its owner. The NICs are busy for max(row sum, column sum of the node matrix)/L, to an element a step, which no
 schedule can beat; number of steps: permutations + 2.
 
 Source: arXiv 2505.09764 (FAST) for the two-tier scheme; Birkhoff, "Tres observaciones sobre el algebra lineal" (1946) for the decomposition.

@@ -1,7 +1,7 @@
 """Switches that add and multiply copies: NVLS inside an NVSwitch domain, SHARP in an InfiniBand fabric, multicast.
 
-NVLS all_reduce: each rank has the switch sum its 1/p of the vector (multimem load-reduce), then has it stored by all (multimem store). 2 steps, T = 2 alpha + n (1 + 1/p) beta in each direction
-of a port. reduce_scatter and all_gather: one of the two steps, T = alpha + n beta on the busier direction.
+NVLS all_reduce: each rank has the switch sum its 1/p of the vector (multimem load-reduce), then has it stored by all (multimem store). 2 steps, T = 2 alpha + 2 n beta; in slices, so that
+both directions of a port are busy, n (1 + 1/p) beta. reduce_scatter and all_gather: one of the two steps, T = alpha + n beta on the busier direction.
 SHARP (CollNet) all_reduce: the vector goes up the switch tree, the sum comes down. 2 h hops for height h, T = 2 h alpha + n beta.
 broadcast by multicast: 1 step, T = alpha + n beta.
 

@@ -4,7 +4,7 @@ k-nomial broadcast: step t: the k^t ranks that have the data pass it to k - 1 ot
 Binary tree: rank x (counted from the root) passes to 2 x + 1 and 2 x + 2. floor(log2 p) steps, each a message to two children; pipelined in m slices
 T = (depth + m - 1)(alpha + 2 n/m beta). all_reduce: up, then down.
 Double binary tree (all_reduce): interior ranks of one tree are leaves of the other, half the vector each. 2 ceil(log2 p) + m - 1 pipeline steps for m slices, in each of which a rank
-moves up to 4 pieces of n/(2 m) each way: T = (2 ceil(log2 p) + m - 1)(alpha + 2 n/m beta).
+moves up to 4 pieces of n/(2 m) each way: T <= (2 ceil(log2 p) + m - 1)(alpha + 2 n/m beta), 2 n beta for many slices.
 
 Source: Sanders, Speck, Traeff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan", Parallel Computing 35 (2009). The in-order tree (parent of x = 2^l (2 i + 1) is
 2^(l+1) (i | 1), or 2^(l+1) i where that is no rank), mirrored for even and shifted for odd p, is NCCL's (src/graph/trees.cc, ncclGetBtree, ncclGetDtree).
