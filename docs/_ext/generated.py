@@ -14,6 +14,7 @@ from typing import Any
 
 from unseen_reports import case_reliability, case_rounds, cases
 
+from busbw.collectives.legality import RULES as PLAN_RULES
 from busbw.diagnosis.findings import kinds
 from busbw.diagnosis.rules import RULES
 from busbw.hardware import load_catalogue, load_nodes
@@ -141,11 +142,17 @@ def switches() -> str:
     return _table(["name", "ports", "source"], cells)
 
 
+def plan_rules() -> str:
+    """What a legal plan is."""
+    return _table(["rule", "what it asks"], ([f"`{rule.name}`", rule.text] for rule in PLAN_RULES))
+
+
 PARTS: dict[str, Callable[[], str]] = {
     part.__name__: part
     for part in (
         *(rules, finding_kinds, tables, readers, accelerators, nodes, nics, switches),
         *(case_rounds, case_reliability, cases),
+        plan_rules,
     )
 }
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
-
 from benchmarks.design.mutants import library_plans
+
 from busbw.collectives.exchange.busbw_json import write_busbw_json
 from busbw.collectives.exchange.msccl_xml import write_msccl_xml
 from busbw.collectives.exchange.targets import TARGETS

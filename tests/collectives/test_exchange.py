@@ -6,10 +6,10 @@ import json
 from dataclasses import replace
 
 import pytest
-
 from benchmarks.design.mutants import library_plans
 from benchmarks.design.one_sided import group_plan, one_sided_plan, packet_plan, sliced_plan
 from benchmarks.design.plans import fuzz_importers, seeds_of_every_format
+
 from busbw.collectives.exchange import TARGETS, read_plan, target_named, write_plan
 from busbw.collectives.exchange.busbw_json import read_busbw_json, write_busbw_json
 from busbw.collectives.exchange.files import parse_plan
@@ -333,7 +333,7 @@ def test_a_file_that_is_not_there_or_for_another_runtime_is_refused(tmp_path):
         read_plan(tmp_path / "none.xml")
     (tmp_path / "pairs.xml").write_text(XML)
     assert read_plan(tmp_path / "pairs.xml").plan == xml_plan()
-    with pytest.raises(InputError, match="is msccl-xml, which mscclpp-0.10 does not read"):
+    with pytest.raises(InputError, match=r"is msccl-xml, which mscclpp-0\.10 does not read"):
         read_plan(tmp_path / "pairs.xml", "mscclpp-0.10")
 
 

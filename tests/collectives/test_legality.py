@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-
 from benchmarks.design.interleavings import behaviours, final_states
 from benchmarks.design.mutants import judge, library_plans, mutants
 from benchmarks.design.one_sided import group_plan, one_sided_plan, packet_plan, sliced_plan
+
 from busbw.collectives.legality import RULES, aliases, verify_plan
 from busbw.collectives.plan import (
     LOCAL,
