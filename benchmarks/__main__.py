@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks import design, execute, explain, predict
+from benchmarks import design, execute, explain, predict, simulate
 from benchmarks.rows import Benchmark, Options, Row, measure, print_table
 
 GROUPS = {
@@ -20,6 +20,7 @@ GROUPS = {
     "predict": predict.BENCHMARKS,
     "design": design.BENCHMARKS,
     "execute": execute.BENCHMARKS,
+    "simulate": simulate.BENCHMARKS,
 }
 
 

@@ -17,7 +17,16 @@ from busbw.errors import InputError
 from busbw.hardware import Accelerator, find_accelerator, load_nodes
 from busbw.prediction import Situation, blueprint_of, gpu_class, intra_rate, network_class
 
-__all__ = ["PEAK_BYTES", "REFUSALS", "WORKLOADS", "MeasuredRow", "MeasuredTable", "Refusal", "allowed_by", "read_measured"]  # fmt: skip
+__all__ = [
+    "PEAK_BYTES",
+    "REFUSALS",
+    "WORKLOADS",
+    "MeasuredRow",
+    "MeasuredTable",
+    "Refusal",
+    "allowed_by",
+    "read_measured",
+]
 
 REFUSALS = ("layout-unknown", "not-measured", "hardware-unknown", "unsupported")
 _MOST_FILE_BYTES = 16 << 20

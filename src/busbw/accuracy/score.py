@@ -11,6 +11,7 @@ import numpy as np
 from busbw.accuracy.curves import curves_of_table, movements_of, pick_of
 from busbw.accuracy.measured import MeasuredRow, MeasuredTable, Refusal, curves_of
 from busbw.errors import InputError
+from busbw.notebooks import html_table
 from busbw.prediction import (
     Calibration,
     Curve,
@@ -22,6 +23,7 @@ from busbw.prediction import (
     size_class,
     with_deviations,
 )
+from busbw.prediction.calibration import SIZE_CLASSES
 
 __all__ = ["Score", "ScoredRow", "ScoredTable", "calibrate", "left_out_errors", "score", "score_left_out"]
 
@@ -94,6 +96,25 @@ class Score:
         found = [table.median_error if sizes is None else table.median_error_of(sizes) for table in self.tables]
         known = [error for error in found if error is not None]
         return float(np.median(known)) if known else None
+
+    def _repr_html_(self) -> str:
+        """A table for notebooks: errors in percent."""
+
+        def percent(error: float | None) -> str:
+            return "-" if error is None else f"{error * 100:.1f}"
+
+        columns = ["table", "rows", "error %", *(f"{name} %" for name in SIZE_CLASSES), "refused"]
+        rows = [
+            [
+                table.table.id,
+                str(len(table.rows)),
+                percent(table.median_error),
+                *(percent(table.median_error_of(name)) for name in SIZE_CLASSES),
+                str(len(table.refused)),
+            ]
+            for table in self.tables
+        ]
+        return html_table(columns, rows, f"median over tables {percent(self.median_of_tables())} %")
 
     def to_json(self) -> dict[str, Any]:
         """The shape that `busbw score --json` prints, schema 1. Errors in percent, times in seconds."""

@@ -15,6 +15,7 @@ import typer
 from busbw import __version__
 from busbw.cli.console import note, problem
 from busbw.cli.demo import demo
+from busbw.cli.design import design
 from busbw.cli.expected import expected
 from busbw.cli.explain import explain
 from busbw.cli.hardware import hardware
@@ -94,6 +95,7 @@ app.command(cls=QueryCommand)(query)
 app.command()(hardware)
 app.add_typer(nccl, name="nccl")
 app.command()(predict)
+app.command()(design)
 app.command()(expected)
 app.command()(score)
 app.command()(calibrate)

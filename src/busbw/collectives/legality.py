@@ -30,9 +30,22 @@ from busbw.collectives.plan import (
     Protocol,
     RankPlan,
 )
+from busbw.collectives.provenance import violations
+from busbw.collectives.schedule import BoundSchedule
 from busbw.errors import InputError
 
-__all__ = ["RULES", "Rule", "Step", "Verdict", "Violation", "aliases", "promise_of", "verify_plan"]
+__all__ = [
+    "RULES",
+    "SCHEDULE_RULES",
+    "Rule",
+    "Step",
+    "Verdict",
+    "Violation",
+    "aliases",
+    "promise_of",
+    "verify_plan",
+    "verify_schedule",
+]
 
 IntArray = npt.NDArray[np.int64]
 
@@ -616,3 +629,35 @@ def _span(operand: Columns, side: str) -> str:
     index, count = int(operand[side]), int(operand["count"])
     moving = "~" if operand["walk"] else ""
     return f"{name}[{moving}{index}]" if count == 1 else f"{name}[{moving}{index}..{index + count - 1}]"
+
+
+# Schedules
+
+SCHEDULE_RULES = (
+    Rule("read-before-write", "What a transfer reads, and what it reduces into, was written in an earlier step, or holds the rank's own data from the start."),
+    Rule("two-writers", "In one step a place takes one copy, or one sum formed in the network, or reductions only."),
+    Rule("mixed-chunks", "Only parts of one chunk are reduced together."),
+    Rule("counted-twice", "No rank's contribution is reduced twice into one chunk; in a barrier, where an arrival is no sum, it may be."),
+    Rule("missing", "In the end every place for which the collective promises something has been written."),
+    Rule("wrong-chunk", "It holds the chunk that is promised for it."),
+    Rule("wrong-contributors", "It holds the contributions of the ranks that are promised, and of no others."),
+)  # fmt: skip
+"""What a legal schedule keeps to, beside what can't be built at all: names that mean something, ends of a transfer with as many chunks.
+
+Every step is executed for all ranks on (chunk, set of contributors), `provenance.run`; at more ranks than that can be done for, `proof.prove` decides.
+"""
+
+
+def verify_schedule(bound: BoundSchedule) -> tuple[Violation, ...]:
+    """The rules of SCHEDULE_RULES that a bound schedule breaks, by executing it for all its ranks.
+
+    Raises ValueError for one with too many moves to be written out.
+
+    >>> from busbw.collectives.algorithms import ring_all_reduce
+    >>> verify_schedule(ring_all_reduce().bind(8))
+    ()
+    """
+    return tuple(
+        Violation(fault.kind, f"{fault.where + ': ' if fault.where else ''}{fault.text}", times=fault.count)
+        for fault in violations(bound)
+    )

@@ -83,7 +83,7 @@ def prediction_svg(
         )
 
 
-def draw_prediction(axes: Axes, result: Predictions) -> None:
+def draw_prediction(axes: Axes, result: Predictions, label: str = "predicted", colour: str = FIRST) -> None:
     """The predicted line and its interval on axes of size and GB/s."""
     order = np.argsort(result.size_bytes, kind="stable")
     sizes = result.size_bytes[order]
@@ -93,9 +93,7 @@ def draw_prediction(axes: Axes, result: Predictions) -> None:
         for time in (result.high_s, result.time_s, result.low_s)
     )
     axes.fill_between(sizes, low, high, color=BAND, linewidth=0, zorder=1, label=INTERVAL)
-    axes.plot(
-        sizes, middle, color=FIRST, linewidth=1.4, marker="" if len(sizes) > 1 else "_", zorder=3, label="predicted"
-    )
+    axes.plot(sizes, middle, color=colour, linewidth=1.4, marker="" if len(sizes) > 1 else "_", zorder=3, label=label)
 
 
 def _mark_changes(axes: Axes, result: Predictions) -> None:

@@ -1,0 +1,60 @@
+"""Simulation: task programs on clusters, run by a discrete-event core at max-min fair rates; and packets through queues.
+
+Knows no algorithm by name. May import collectives, hardware, statistics, units and errors; never prediction.
+"""
+
+from busbw.simulation.conditions import Background, Conditions, LinkFailure
+from busbw.simulation.lowering import task_program
+from busbw.simulation.packet_settings import TRANSPORTS, PacketSettings, packet_settings
+from busbw.simulation.packets import PACKET_ROUTINGS, PacketFlows, PacketTimeline, simulate_packets
+from busbw.simulation.program import (
+    Channel,
+    Compute,
+    Delay,
+    Drain,
+    Loop,
+    Others,
+    Peers,
+    Receive,
+    Send,
+    Shift,
+    Stream,
+    Table,
+    TaskProgram,
+)
+from busbw.simulation.simulate import Limits, Progress, StallError, simulate
+from busbw.simulation.timeline import Repeat, Tasks, Timeline
+
+__all__ = [
+    "PACKET_ROUTINGS",
+    "TRANSPORTS",
+    "Background",
+    "Channel",
+    "Compute",
+    "Conditions",
+    "Delay",
+    "Drain",
+    "Limits",
+    "LinkFailure",
+    "Loop",
+    "Others",
+    "PacketFlows",
+    "PacketSettings",
+    "PacketTimeline",
+    "Peers",
+    "Progress",
+    "Receive",
+    "Repeat",
+    "Send",
+    "Shift",
+    "StallError",
+    "Stream",
+    "Table",
+    "TaskProgram",
+    "Tasks",
+    "Timeline",
+    "packet_settings",
+    "simulate",
+    "simulate_packets",
+    "task_program",
+]

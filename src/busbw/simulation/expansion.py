@@ -1,0 +1,446 @@
+"""A TaskProgram on a network becomes columns for the C++ core: of one rank an orbit where folded, of all otherwise."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from busbw.hardware.fabrics import FatTree
+from busbw.hardware.links import IntArray
+from busbw.simulation import _flow
+from busbw.simulation.network import Network, picoseconds, rate_units
+from busbw.simulation.program import (
+    Channel,
+    Compute,
+    Delay,
+    Instruction,
+    Loop,
+    Receive,
+    Send,
+    Stream,
+    Table,
+    TaskProgram,
+)
+from busbw.simulation.symmetry import Orbits
+
+__all__ = ["Expansion", "Outage", "expand"]
+
+_SEND, _RECEIVE, _DRAIN, _DELAY, _COMPUTE, _LOOP, _END, _STOP = range(8)  # Op of cpp/include/busbw/sim/program.hpp
+_NO_I32, _NO_I64, _NO_I8 = np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.int8)
+_MOST_SHARE = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Expansion:
+    """What the core runs, and what its numbers mean. S streams, C channels, L links or classes of them."""
+
+    program: Any
+    """_flow.Program; empty once a run has taken it."""
+    orbits: Orbits
+    stream_name: IntArray
+    """(S,) index into the program's streams."""
+    stream_rank: IntArray
+    """(S,) the rank, or the one that stands for its orbit."""
+    channel_name: IntArray
+    """(C,) index into the program's channels."""
+    src_rank: IntArray
+    """(C,)."""
+    dst_rank: IntArray
+    """(C,)."""
+    latency_ps: IntArray
+    """(C,)."""
+    way_begin: IntArray
+    """(C + 1,)."""
+    crossing_link: NDArray[np.int32]
+    """(crossings,) the core's numbers of links."""
+    crossing_share: IntArray
+    """(crossings,) flows of the channel's orbit that cross one link of the class, in parts of share_unit."""
+    share_unit: int
+    link: IntArray
+    """(L,) the cluster's number of each link, of one of its class where folded; -1 - c: what channel c itself is allowed."""
+    capacity: IntArray
+    """(L,) units of 1/1024 byte per second."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outage:
+    """Links that go down while the program runs."""
+
+    links: tuple[int, ...]
+    at_s: float
+    reroute_s: float | None
+    """After how long routes go round them; None: never."""
+    until_s: float | None
+    """None: for good."""
+
+
+def expand(
+    program: TaskProgram,
+    network: Network,
+    orbits: Orbits,
+    slowness: IntArray | None = None,
+    outages: tuple[Outage, ...] = (),
+) -> Expansion:
+    """The columns. slowness: (N,) time of computing over full speed, in parts of 2^20; None: full speed.
+
+    Raises ValueError where a way has no end, and for more ranks than the network has room for.
+    """
+    if program.ranks > network.ranks:
+        raise ValueError(f"the program has {program.ranks} ranks, the cluster room for {network.ranks}")
+    ranks = orbits.representatives()
+    ranks = ranks[ranks < program.ranks]
+    runners = [_members(stream, ranks, orbits) for stream in program.streams]
+    first_stream = np.concatenate(([0], np.cumsum([len(r) for r in runners])))
+    stream_index = {stream.name: i for i, stream in enumerate(program.streams)}
+    made: list[_Connections] = []
+    base = 0
+    for channel in program.channels:
+        one = _connections(channel, runners[stream_index[channel.source]], base, orbits)
+        made.append(one)
+        base += one.count
+    code: list[list[int]] = []
+    entries: list[IntArray] = []
+    tables_out: list[NDArray[Any]] = []
+    tables_in: list[NDArray[Any]] = []
+    counts_out: list[IntArray] = []
+    counts_in: list[IntArray] = []
+    for at, stream in enumerate(program.streams):
+        ports = {
+            c.name: _incoming(c, m, runners[at], orbits)
+            for c, m in zip(program.channels, made, strict=True)
+            if c.target == stream.name
+        }
+        sends = {c.name: m.ids for c, m in zip(program.channels, made, strict=True) if c.source == stream.name}
+        out, n_out = _table(list(sends.values()), len(runners[at]))
+        into, n_in = _table(list(ports.values()), len(runners[at]))
+        tables_out.append(out)
+        tables_in.append(into)
+        counts_out.append(n_out)
+        counts_in.append(n_in)
+        entries.append(_emit(stream, sends, ports, len(runners[at]), code))
+    own = np.concatenate([np.asarray(r, np.int64) for r in runners])
+    flow = _flow.Program()
+    flow.set_code(np.array(code, np.int64).ravel())
+    start, into_start = (np.concatenate(([0], np.cumsum(np.concatenate(c)))) for c in (counts_out, counts_in))
+    slow = slowness[own] if slowness is not None else _NO_I64
+    background = np.repeat([int(s.background) for s in program.streams], [len(r) for r in runners]).astype(np.int8)
+    flow.set_streams(
+        np.concatenate(entries).astype(np.int32), start.astype(np.int64), np.concatenate(tables_out).astype(np.int32),
+        into_start.astype(np.int64), np.concatenate(tables_in).astype(np.int32), slow,
+        background if background.any() else _NO_I8,
+    )  # fmt: skip
+    sizes = [m.sizes(c) for c, m in zip(program.channels, made, strict=True)]
+    to_stream = [
+        first_stream[stream_index[c.target]]
+        + np.searchsorted(runners[stream_index[c.target]], orbits.canonical(m.dst) if orbits.digits else m.dst)
+        for c, m in zip(program.channels, made, strict=True)
+    ]
+    whole: dict[str, Any] = {
+        "stream_name": np.repeat(np.arange(len(runners)), [len(r) for r in runners]),
+        "stream_rank": own,
+        "channel_name": np.repeat(np.arange(len(made)), [m.count for m in made]),
+        "src_rank": np.concatenate([m.src for m in made]) if made else _NO_I64,
+        "dst_rank": np.concatenate([m.dst for m in made]) if made else _NO_I64,
+    }
+    ways = _lay_ways(flow, list(zip(program.channels, made, strict=True)), whole, orbits, outages)
+    count = base
+    weight = np.repeat([c.weight for c in program.channels], [m.count for m in made]).astype(np.int32)
+    slots = np.repeat([c.slots for c in program.channels], [m.count for m in made]).astype(np.int32)
+    flow.set_channels(
+        np.arange(count, dtype=np.int32),
+        np.concatenate(sizes) if any(len(s) for s in sizes) else _NO_I64,
+        weight if (weight != 1).any() else _NO_I32,
+        slots if slots.any() else _NO_I32,
+        _NO_I32,
+        np.arange(count + 1, dtype=np.int64),
+    )
+    flow.set_ports(np.concatenate(to_stream).astype(np.int32) if made else _NO_I32, ways["latency_ps"])
+    return Expansion(flow, orbits, **whole, **ways)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Connections:
+    """Channels of one name."""
+
+    base: int
+    source: IntArray
+    """(R,) ranks that send."""
+    src: IntArray
+    """(C,)."""
+    dst: IntArray
+    """(C,)."""
+    ids: IntArray
+    """(R, k) number of each, -1 where a sender has fewer."""
+
+    @property
+    def count(self) -> int:
+        return len(self.src)
+
+    def sizes(self, channel: Channel) -> IntArray:
+        """(C,) bytes of messages whose instruction leaves them open."""
+        if channel.size_bytes is None:
+            return np.zeros(self.count, np.int64)
+        table = channel.size_bytes
+        if len(table) != len(self.source):
+            every = channel.peers.ranks if isinstance(channel.peers, Table) else np.arange(len(table))
+            table = table[np.minimum(np.searchsorted(every, self.source), len(table) - 1)]
+        return np.asarray(table[self.ids >= 0], np.int64)
+
+
+def _members(stream: Stream, ranks: IntArray, orbits: Orbits) -> IntArray:
+    if stream.ranks is None:
+        return ranks
+    return np.intersect1d(ranks, stream.ranks) if orbits.digits else np.asarray(stream.ranks, np.int64)
+
+
+def _connections(channel: Channel, source: IntArray, base: int, orbits: Orbits) -> _Connections:
+    to = channel.peers.of(source)
+    there = to >= 0
+    if there.all():
+        ids = np.arange(base, base + to.size).reshape(to.shape)
+        return _Connections(base, source, np.repeat(source, to.shape[1]), to.ravel(), ids)
+    ids = np.where(there, base + np.cumsum(there).reshape(there.shape) - 1, -1)
+    rows, columns = np.nonzero(there)
+    return _Connections(base, source, source[rows], to[rows, columns], ids)
+
+
+def _incoming(channel: Channel, made: _Connections, receivers: IntArray, orbits: Orbits) -> IntArray:
+    """(R, k) channels that lead to ranks; -1 where a rank has fewer."""
+    sender, column = channel.peers.senders(receivers)
+    there = sender >= 0
+    if orbits.digits:
+        source = orbits.canonical(sender)
+        column = channel.peers.column(source, orbits.aligned(sender, receivers[:, None]))
+    else:
+        source = sender
+    if len(made.source) and np.array_equal(made.source, np.arange(len(made.source))):
+        row = source
+    else:
+        row = np.minimum(np.searchsorted(made.source, source), max(len(made.source) - 1, 0))
+    if there.all():
+        return made.ids[row, column]
+    return np.where(there, made.ids[np.where(there, row, 0), np.where(there, column, 0)], -1)
+
+
+def _table(parts: list[IntArray], rows: int) -> tuple[NDArray[Any], IntArray]:
+    """Channels or ports of each stream one after another, and how many each has."""
+    if not parts:
+        return _NO_I64, np.zeros(rows, np.int64)
+    whole = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
+    if len(whole) and whole.min(initial=0) >= 0:
+        return whole.ravel(), np.full(rows, whole.shape[1], np.int64)
+    return whole[whole >= 0], np.asarray((whole >= 0).sum(1), np.int64)
+
+
+def _emit(
+    stream: Stream, sends: dict[str, IntArray], ports: dict[str, IntArray], rows: int, code: list[list[int]]
+) -> IntArray:
+    """(R,) where each rank's instructions begin; ranks with equally many channels share them."""
+    tables = [*sends.values(), *ports.values()]
+    starts = picoseconds(stream.start_s) if stream.start_s is not None else np.zeros(rows, np.int64)
+    if all((table >= 0).all() for table in tables) and not starts.any():
+        counts = np.array([[table.shape[1] for table in tables] + [0]], np.int64)
+        kind = np.zeros(rows, np.int64)
+    else:
+        columns = [(table >= 0).sum(1) for table in tables]
+        counts, kind = np.unique(np.column_stack([*columns, starts]), axis=0, return_inverse=True)
+    begins = []
+    for row in counts.tolist():
+        begins.append(len(code))
+        widths = dict(zip([("out", n) for n in sends] + [("in", n) for n in ports], row, strict=False))
+        first: dict[tuple[str, str], int] = {}
+        for way, names in (("out", sends), ("in", ports)):
+            at = 0
+            for name in names:
+                first[way, name] = at
+                at += widths[way, name]
+        if row[-1]:
+            code.append([_DELAY, 0, 0, row[-1]])
+        _write(stream.body, first, widths, code)
+        code.append([_STOP, 0, 0, 0])
+    return np.array(begins, np.int64)[np.ravel(kind)]
+
+
+def _write(
+    body: tuple[Instruction, ...],
+    first: dict[tuple[str, str], int],
+    widths: dict[tuple[str, str], int],
+    code: list[list[int]],
+) -> None:
+    for step in body:
+        if isinstance(step, Loop):
+            at = len(code)
+            code.append([_LOOP, 0, 0, step.times])
+            _write(step.body, first, widths, code)
+            code.append([_END, at, 0, 0])
+        elif isinstance(step, (Delay, Compute)):
+            code.append([_DELAY if isinstance(step, Delay) else _COMPUTE, 0, 0, int(picoseconds(step.time_s))])
+        else:
+            key = ("in" if isinstance(step, Receive) else "out", step.channel)
+            if isinstance(step, Send):
+                code.append([_SEND, first[key], widths[key], -1 if step.size_bytes is None else step.size_bytes])
+            else:
+                code.append([_RECEIVE if isinstance(step, Receive) else _DRAIN, first[key], widths[key], 0])
+
+
+def _lay_ways(
+    flow: Any,
+    made: list[tuple[Channel, _Connections]],
+    whole: dict[str, Any],
+    orbits: Orbits,
+    outages: tuple[Outage, ...],
+) -> dict[str, Any]:
+    """Gives the core the ways of all channels and the capacity of their links; what the columns of an Expansion say."""
+    src, dst, network = whole["src_rank"], whole["dst_rank"], orbits.network
+    special = bool(outages) or any(c.token or c.rate_bytes_per_s is not None for c, _ in made)
+    tree = network.place
+    if (
+        isinstance(tree, FatTree)
+        and not orbits.digits
+        and not special
+        and not network.dead
+        and network.routing in ("d-mod-k", "ecmp")
+    ):
+        return _tree_ways(flow, tree, src, dst, network)
+    token = np.repeat([c.token for c, _ in made], [m.count for _, m in made])
+    carried = np.flatnonzero(~token)
+    ways = network.ways(src[carried], dst[carried])
+    latency = np.zeros(len(src), np.int64)
+    latency[carried] = ways.latency_ps
+    row = np.repeat(carried, np.diff(ways.begin))
+    link, stands_for = orbits.links(ways.link)
+    share = ways.share * (orbits.order // stands_for)
+    detours = _detours(network, (src, dst), (row, link), outages)
+    row, link = np.r_[row, *(d.row for d in detours)], np.r_[link, *(d.link for d in detours)]
+    share = np.r_[share, *(np.ones(len(d.row), np.int64) for d in detours)]
+    count = len(src) + sum(len(d.channels) for d in detours)
+    links, dense = np.unique(link, return_inverse=True)
+    capacity = rate_units(network.rates_of(links)[0]) if len(links) else _NO_I64
+    capped = np.flatnonzero(np.repeat([c.rate_bytes_per_s is not None for c, _ in made], [m.count for _, m in made]))
+    if len(capped):
+        limits = np.repeat([c.rate_bytes_per_s or 0.0 for c, _ in made], [m.count for _, m in made])[capped]
+        row, dense = np.r_[row, capped], np.r_[dense, len(links) + np.arange(len(capped))]
+        share = np.r_[share, np.full(len(capped), ways.share_unit)]
+        links, capacity = np.r_[links, -1 - capped], np.r_[capacity, rate_units(limits)]
+    # Crossings of one link by one flow become one.
+    order = np.lexsort((dense, row))
+    row, dense, share = row[order], dense[order], share[order]
+    if len(row):
+        first = np.flatnonzero(np.r_[True, (np.diff(row) != 0) | (np.diff(dense) != 0)])
+        row, dense, share = row[first], dense[first], np.add.reduceat(share, first)
+    unit = int(np.gcd.reduce(np.r_[share, ways.share_unit]))
+    share, share_unit = share // unit, ways.share_unit // unit
+    if len(share) and share.max() > _MOST_SHARE:
+        raise ValueError("too many links and parts of flows to fold; pass fold=False")
+    begin = np.searchsorted(row, np.arange(count + 1))
+    flow.set_ways(begin.astype(np.int64), dense.astype(np.int32), share.astype(np.int32))
+    flow.set_capacity(capacity)
+    flow.share_unit = share_unit
+    _set_changes(flow, outages, detours, links, capacity)
+    begin = begin[: len(src) + 1]
+    dense, share = dense[: begin[-1]], share[: begin[-1]]
+    return {
+        "latency_ps": latency,
+        "way_begin": begin,
+        "crossing_link": dense.astype(np.int32),
+        "crossing_share": share,
+        "share_unit": share_unit,
+        "link": links,
+        "capacity": capacity,
+    }
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Detour:
+    """Other ways that channels take from a time on."""
+
+    at_s: float
+    channels: IntArray
+    """(D,) which."""
+    first: int
+    """Number of the first's way; the others follow."""
+    row: IntArray
+    """(crossings,) ways."""
+    link: IntArray
+    """(crossings,)."""
+
+
+def _detours(
+    network: Network,
+    pairs: tuple[IntArray, IntArray],
+    crossings: tuple[IntArray, IntArray],
+    outages: tuple[Outage, ...],
+) -> list[_Detour]:
+    """The ways round links that are down, for the channels that crossed them, in order of time.
+
+    A way's latency stays what it was: detours have as many hops in a tree. Raises ValueError where no way is left.
+    """
+    made: list[_Detour] = []
+    (src, dst), (current_row, current_link) = pairs, crossings
+    timed = sorted((o for o in outages if o.reroute_s is not None), key=lambda o: o.at_s + (o.reroute_s or 0.0))
+    for outage in timed:
+        at = outage.at_s + (outage.reroute_s or 0.0)
+        if outage.until_s is not None and outage.until_s <= at:
+            continue  # up again before anybody notices
+        down = {n for o in outages if o.at_s <= at and (o.until_s is None or o.until_s > at) for n in o.links}
+        hit = np.unique(current_row[np.isin(current_link, np.array(sorted(down), np.int64))])
+        if not len(hit):
+            continue
+        ways = replace(network, dead=network.dead | down).ways(src[hit], dst[hit])
+        first = len(src) + sum(len(d.channels) for d in made)
+        hops = np.diff(ways.begin)
+        made.append(_Detour(at, hit, first, np.repeat(first + np.arange(len(hit)), hops), ways.link))
+        kept = ~np.isin(current_row, hit)
+        current_row = np.r_[current_row[kept], np.repeat(hit, hops)]
+        current_link = np.r_[current_link[kept], ways.link]
+    return made
+
+
+def _set_changes(
+    flow: Any, outages: tuple[Outage, ...], detours: list[_Detour], links: IntArray, capacity: IntArray
+) -> None:
+    changes: list[tuple[int, int, int, int, int]] = []
+    for outage in outages:
+        for number in outage.links:
+            at = np.flatnonzero(links == number)
+            if not len(at):
+                continue
+            dense = int(at[0])
+            changes.append((int(picoseconds(outage.at_s)), dense, 0, -1, -1))
+            if outage.until_s is not None:
+                changes.append((int(picoseconds(outage.until_s)), dense, int(capacity[dense]), -1, -1))
+    for detour in detours:
+        at_ps = int(picoseconds(detour.at_s))
+        changes += [(at_ps, -1, 0, int(c), detour.first + i) for i, c in enumerate(detour.channels)]
+    changes.sort(key=lambda change: change[0])
+    if changes:
+        time_ps, link, units, channel, way = (np.array(column, np.int64) for column in zip(*changes, strict=True))
+        flow.set_changes(time_ps, link.astype(np.int32), units, channel.astype(np.int32), way.astype(np.int32))
+
+
+def _tree_ways(flow: Any, tree: FatTree, src: IntArray, dst: IntArray, network: Network) -> dict[str, Any]:
+    """The same for a bare tree and all ranks: by the core's own tables, because there may be millions."""
+    begin, link = flow.set_tree_ways(*network.tree_arguments(tree, src, dst))
+    links = np.arange(tree.links)
+    rate, latency = network.rates_of(links)
+    latency_ps = picoseconds(latency)
+    nic = latency_ps[0] if len(latency_ps) else 0
+    hops = np.diff(begin)
+    # All links of a level are alike: 2 at NICs, the others between switches.
+    inner = latency_ps[-1] if len(tree.down) > 1 else nic
+    total = np.where(hops > 0, 2 * nic + np.maximum(hops - 2, 0) * inner, 0)
+    capacity = rate_units(rate)
+    flow.set_capacity(capacity)
+    flow.share_unit = 1
+    return {
+        "latency_ps": total.astype(np.int64),
+        "way_begin": begin,
+        "crossing_link": link,
+        "crossing_share": np.broadcast_to(1, len(link)),
+        "share_unit": 1,
+        "link": links,
+        "capacity": capacity,
+    }

@@ -1,0 +1,174 @@
+"""Runs a program on a cluster: folded and fast-forwarded unless told otherwise, within limits, with progress."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from busbw.collectives.schedule import BoundSchedule
+from busbw.errors import InputError
+from busbw.hardware.cluster import Cluster
+from busbw.hardware.fabrics import Fabric
+from busbw.simulation import _flow
+from busbw.simulation.conditions import Conditions, find_links
+from busbw.simulation.expansion import Expansion, Outage, expand
+from busbw.simulation.lowering import task_program
+from busbw.simulation.network import Network
+from busbw.simulation.program import TaskProgram
+from busbw.simulation.symmetry import Orbits, orbits_of
+from busbw.simulation.timeline import Timeline
+
+__all__ = ["Limits", "Progress", "StallError", "simulate"]
+
+_SLICE_EVENTS = 1 << 19
+"""Events between looks at the clock, the memory and Ctrl-C: some 50 ms."""
+_DONE, _STALLED = 1, 2
+_MOST_NAMED = 8
+_RECORDED_AT_MOST = 20_000_000
+"""Rows of tasks kept unless told otherwise: 44 bytes each, so below 1 GB."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """When to stop and return what is known."""
+
+    time_s: float | None = None
+    """Of the wall clock."""
+    memory_bytes: int | None = None
+    """Of this process."""
+    rows: int = _RECORDED_AT_MOST
+    """Tasks recorded; the run goes on without recording more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a run is."""
+
+    simulated_s: float
+    messages: int
+    events: int
+    took_s: float
+
+
+class StallError(InputError):
+    """Ranks wait for what will never come; the message names them and what they wait for."""
+
+
+def simulate(
+    program: TaskProgram | BoundSchedule,
+    cluster: Cluster | Fabric,
+    *,
+    size_bytes: int | None = None,
+    conditions: Conditions | None = None,
+    routing: str | None = None,
+    seed: int = 0,
+    fold: bool = True,
+    fast_forward: bool = True,
+    record: bool = True,
+    limits: Limits | None = None,
+    progress: Callable[[Progress], None] | None = None,
+) -> Timeline:
+    """When everything in a program, or in a schedule that moves size_bytes, happened.
+
+    A cluster's GPUs are the ranks; of a bare fabric the endpoints are. routing: the cluster's own if not given; seed: of
+    ECMP. fold: simulate one rank of each set that symmetry makes equal; the result is the same to the picosecond.
+    fast_forward: count periods of a steady state instead of repeating them; likewise. record: keep every task.
+    On Ctrl-C, or past a limit, what is known comes back, and `Timeline.stopped` says why.
+    Raises StallError where ranks wait for ever, InputError where a link has no capacity or no way leads.
+    """
+    begun, limits, conditions = time.monotonic(), limits or Limits(), conditions or Conditions()
+    try:
+        if isinstance(program, BoundSchedule):
+            if size_bytes is None:
+                raise ValueError("a schedule needs size_bytes, what it shall move")
+            program = task_program(program, size_bytes)
+        healthy = Network.of(cluster, routing, seed)
+        network = conditions.applied_to(healthy)
+        orbits = orbits_of(network, program) if fold and conditions.none else Orbits(network, ())
+        outages = tuple(Outage(find_links(network, f.link), f.at_s, f.reroute_s, f.until_s) for f in conditions.later())
+        program = conditions.added_to(program)
+        expansion = expand(program, network, orbits, conditions.slowness(network.ranks), outages)
+    except ValueError as error:
+        raise InputError(f"{error}") from error
+    _refuse_closed_links(expansion, network)
+    run = _flow.Run(expansion.program, record=record, fast_forward=fast_forward, most_rows=limits.rows)
+    stopped: str | None = None
+    status = 0
+    try:
+        while status == 0:
+            status = run.run(_SLICE_EVENTS)
+            took = time.monotonic() - begun
+            if progress is not None:
+                progress(Progress(run.now_ps * 1e-12, run.messages + run.messages_skipped, run.events, took))
+            if status == 0:
+                stopped = _over(limits, took)
+                if stopped is not None:
+                    break
+    except KeyboardInterrupt:
+        stopped = "interrupted"
+    if status == _STALLED:
+        raise StallError(_stall(run, expansion, program, network))
+    return Timeline.of(run, expansion, program, network, stopped)
+
+
+def _over(limits: Limits, took_s: float) -> str | None:
+    if limits.time_s is not None and took_s > limits.time_s:
+        return f"time limit of {limits.time_s:g} s reached"
+    if limits.memory_bytes is not None and _resident_bytes() > limits.memory_bytes:
+        return f"memory limit of {limits.memory_bytes / 1e6:.0f} MB reached"
+    return None
+
+
+def _resident_bytes() -> int:
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except (OSError, IndexError, ValueError):  # not Linux
+        import resource  # noqa: PLC0415 - only where /proc is missing
+
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    import resource  # noqa: PLC0415 - POSIX only
+
+    return pages * resource.getpagesize()
+
+
+def _refuse_closed_links(expansion: Expansion, network: Network) -> None:
+    closed = np.flatnonzero(expansion.capacity <= 0)
+    used = closed[np.isin(closed, expansion.crossing_link)]
+    if len(used):
+        link = int(expansion.link[used[0]])
+        raise InputError(
+            f"link {_link_name(link, network)} has no bandwidth, and messages cross it. Give it some, or fail it so that "
+            "routes go round it."
+        )
+
+
+def _link_name(link: int, network: Network) -> str:
+    return network.link_name(link) if link >= 0 else f"the limit of channel {-1 - link}"
+
+
+def _stall(run: _flow.Run, expansion: Expansion, program: TaskProgram, network: Network) -> str:
+    waits = [wait for wait in run.waits() if not program.streams[int(expansion.stream_name[wait[0]])].background]
+    said = []
+    for stream, operation, channel, bottleneck in waits[:_MOST_NAMED]:
+        rank = network.rank_name(int(expansion.stream_rank[stream]))
+        name = program.streams[int(expansion.stream_name[stream])].name
+        if channel < 0:
+            said.append(f"{rank}, stream {name}, waits for nothing that is under way")
+            continue
+        which = program.channels[int(expansion.channel_name[channel])].name
+        other = network.rank_name(int(expansion.src_rank[channel] if operation == 1 else expansion.dst_rank[channel]))
+        what = "for a message from" if operation == 1 else "until it can send to"
+        said.append(f"{rank}, stream {name}, waits {what} {other} on channel {which}")
+        if bottleneck >= 0 and expansion.capacity[bottleneck] >= 0:
+            said[-1] += f", which stands before {_link_name(int(expansion.link[bottleneck]), network)}"
+    of = expansion.orbits.order
+    more = f" and {len(waits) - _MOST_NAMED} more" if len(waits) > _MOST_NAMED else ""
+    stands = f" (each for {of} ranks alike)" if of > 1 else ""
+    return (
+        f"nothing moves any more at {run.now_ps * 1e-6:.3f} us: {'; '.join(said)}{more}{stands}. A message that is waited for "
+        "is never sent, or ranks wait for each other: send before you receive, or give channels more slots."
+    )

@@ -1,0 +1,78 @@
+"""Schedules become programs that take what their steps cost, folded or not."""
+
+import numpy as np
+import pytest
+
+from busbw.collectives.algorithms import LIBRARY, chain_broadcast, ring_all_reduce
+from busbw.collectives.cost import cost
+from busbw.collectives.passes import pipelined
+from busbw.errors import InputError
+from busbw.hardware import find_cluster
+from busbw.hardware.fabrics import LinkRates, SingleSwitch
+from busbw.simulation import simulate, task_program
+
+B, L = 50e9, 1e-6
+SIZES = {1: (16,), 2: (4, 4), 3: (2, 2, 4)}
+STAR = SingleSwitch(16, LinkRates(B, B, 0.0, L))
+IN_NETWORK = [name for name in LIBRARY if "nvls" in name or "sharp" in name or "multicast" in name]
+SKEWED = {"binary_tree_reduce", "binary_tree_all_reduce"}
+"""Ranks need not wait for the step's slowest: the simulation is faster than the sum of steps."""
+SEVERAL_PORTS = {name for name in LIBRARY if name.startswith("torus")}
+"""The cost counts a link an axis; the star has one link a rank."""
+
+
+@pytest.mark.parametrize("name", [n for n in LIBRARY if n not in IN_NETWORK])
+def test_on_one_switch_a_schedule_takes_its_alpha_beta_time(name):
+    """alpha is a way's latency, beta 1 / B: every step of every rank waits for its bytes and one latency."""
+    schedule = LIBRARY[name]()
+    bound = schedule.bind(*SIZES[len(schedule.axes)])
+    found = simulate(bound, STAR, size_bytes=1 << 20)
+    stated = cost(bound).time_s(1 << 20, 2 * L, 1 / B)
+    if name in SKEWED:
+        assert found.time_s < stated
+    elif name in SEVERAL_PORTS:
+        assert found.time_s > stated
+    else:
+        assert found.time_s == pytest.approx(stated, rel=2e-4)  # whole bytes
+    plain = simulate(bound, STAR, size_bytes=1 << 20, fold=False, fast_forward=False)
+    assert np.array_equal(found.rank_ends_ps(), plain.rank_ends_ps())
+
+
+@pytest.mark.parametrize("name", IN_NETWORK)
+def test_sums_in_the_network_are_refused_by_name(name):
+    """Until switches can add, the answer must not be one without them."""
+    schedule = LIBRARY[name]()
+    with pytest.raises(InputError, match="in the network, which is not simulated yet"):
+        simulate(schedule.bind(*SIZES[len(schedule.axes)]), STAR, size_bytes=1 << 20)
+
+
+def test_a_ring_stays_a_loop():
+    """Its rounds differ only in which chunks move: two loops of one step for 131,072 ranks."""
+    program = task_program(ring_all_reduce().bind(131_072), 1 << 30)
+    assert len(program.channels) == 2
+    assert len(program.streams[0].body) == 2
+
+
+def test_a_pipelined_chain_takes_a_slice_a_stage():
+    """k stages, n slices of s / (n B): (k - 1 + n) of them and k ways' latencies, as a slice leaves when the one before has."""
+    ranks, size, parts = 5, 1 << 20, 16
+    bound = pipelined(chain_broadcast(), parts).bind(ranks)
+    found = simulate(bound, SingleSwitch(ranks, LinkRates(B, B, 0.0, L)), size_bytes=size).time_s
+    stages = ranks - 1
+    assert found == pytest.approx((stages - 1 + parts) * size / parts / B + stages * 2 * L, rel=1e-3)
+
+
+def test_nodes_of_eight_fold_to_one_gpu_of_each_place_below_a_leaf():
+    """64 DGX H100, leaves of 32 nodes on 8 rails: a ring by node keeps the turn of leaves and that of GPUs with their NICs."""
+    cluster, _ = find_cluster("dgx-h100", 64)
+    bound = LIBRARY["hierarchical_all_reduce"]().bind(64, 8)
+    folded = simulate(bound, cluster, size_bytes=1 << 26)
+    plain = simulate(bound, cluster, size_bytes=1 << 26, fold=False, fast_forward=False)
+    assert folded.folded == 2 * 8
+    assert np.array_equal(folded.rank_ends_ps(), plain.rank_ends_ps())
+
+
+def test_a_schedule_needs_to_know_how_much_it_moves():
+    """size_bytes is part of the question."""
+    with pytest.raises(InputError, match="needs size_bytes"):
+        simulate(ring_all_reduce().bind(4), SingleSwitch(4, LinkRates(B, B)))
