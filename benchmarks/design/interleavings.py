@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 from busbw.collectives.legality import aliases, promise_of
 from busbw.collectives.plan import LOCAL, Buffer, ConnectionKind, Op, Plan, RankPlan
 
-__all__ = ["Streams", "TooManyError", "behaviours", "final_states", "same_program", "streams"]
+__all__ = ["Streams", "TooManyError", "behaviours", "final_states", "same_program", "streams", "swap_is_free"]
 
 Value: TypeAlias = tuple[tuple[Any, int], ...] | None
 """Contributions with how often, sorted; None: nothing was written there."""
@@ -115,6 +115,14 @@ class _World:
             return None
         at = self.base[rank, buffer] + first
         return range(at, at + count)
+
+    def accesses(self, block: int, one: _Instruction) -> tuple[set[int], set[int]]:
+        """Cells that an instruction reads, and writes; every rank's where it goes through a switch or to a peer."""
+        number = self.blocks[block][0]
+        owners = {number} if all(via == LOCAL for via, *_ in one.rows) else set(self.ranks)
+        reads = {c for _, s, f, _, _, n in one.rows for owner in owners for c in self.cell(owner, s, f, n) or ()}
+        writes = {c for _, _, _, t, a, n in one.rows for owner in owners for c in self.cell(owner, t, a, n) or ()}
+        return reads, writes
 
     def _touches(self, block: int) -> set[int] | None:
         """Cells that a block may touch; None if it touches a peer's."""
@@ -416,6 +424,33 @@ def same_program(plan: Plan, other: Plan, in_place: bool) -> bool:
     if one.blocks != two.blocks or one.memory != two.memory:
         return False
     return all(_resolved(one, block) == _resolved(two, block) for block in range(len(one.blocks)))
+
+
+def swap_is_free(plan: Plan, rank: int, row: int, in_place: bool) -> bool:
+    """Whether the instruction at a row of a rank (loops written out) and the one behind it may change places, given that the result ends.
+
+    Two signals or waits: counters are FIFOs of tokens, and a network of FIFOs computes the same whatever the order (Kahn), if it ends. A copy or
+    reduction where nobody else looks, and a signal or wait: nobody sees which came first. Two that move data and of which neither writes
+    where the other reads or writes: what comes between them is ordered with neither, so in a plan without races it touches neither.
+    """
+    world = _World(plan, in_place)
+    number, place = 0, row
+    unrolled = world.ranks[rank]
+    for block, bounds in enumerate(unrolled.blocks):
+        if bounds["first"] <= row < bounds["last"]:
+            number = world.blocks.index((rank, block))
+            before = unrolled.instructions[bounds["first"] : row]["op"]
+            place = int((before != Op.OPERAND).sum())
+    one, two = world.programs[number][place : place + 2]
+    tokens = (Op.SIGNAL, Op.WAIT, Op.SYNC)
+    if one.op in tokens and two.op in tokens:
+        return True
+    if one.op in tokens or two.op in tokens:
+        return world.is_private(number, two if one.op in tokens else one)
+    if one.op in _FIFO_OPS or two.op in _FIFO_OPS or one.op >= Op.SYNC or two.op >= Op.SYNC:
+        return False
+    first, second = world.accesses(number, one), world.accesses(number, two)
+    return not (first[1] & (second[0] | second[1]) or second[1] & first[0])
 
 
 def _resolved(world: _World, block: int) -> list[tuple[Any, ...]]:

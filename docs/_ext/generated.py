@@ -25,6 +25,7 @@ from accuracy_page import (
 from unseen_reports import case_reliability, case_rounds, cases
 
 from busbw.collectives import algorithms as library
+from busbw.collectives.legality import RULES as PLAN_RULES
 from busbw.diagnosis.findings import kinds
 from busbw.diagnosis.rules import RULES
 from busbw.hardware import load_catalogue, load_nodes
@@ -152,6 +153,11 @@ def switches() -> str:
     return _table(["name", "ports", "source"], cells)
 
 
+def plan_rules() -> str:
+    """What a legal plan is."""
+    return _table(["rule", "what it asks"], ([f"`{rule.name}`", rule.text] for rule in PLAN_RULES))
+
+
 def algorithms() -> str:
     """Every file of the library with what it says about itself, and the schedules in it."""
     out = []
@@ -169,7 +175,7 @@ PARTS: dict[str, Callable[[], str]] = {
     part.__name__: part
     for part in (
         *(rules, finding_kinds, tables, readers, accelerators, nodes, nics, switches),
-        *(case_rounds, case_reliability, cases, algorithms),
+        *(case_rounds, case_reliability, cases, algorithms, plan_rules),
         *(accuracy_overall, accuracy_platforms, accuracy_rows, accuracy_faults, accuracy_sources, predicted_curve),
     )
 }

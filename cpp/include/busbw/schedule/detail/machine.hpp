@@ -580,13 +580,13 @@ class Machine {
     }
   }
 
-  void record(const Clock& clock, const Access& access, const Range& range, bool write, bool packets = false) {
+  void record(const Clock& clock, const Access& access, const Range& range, bool write, bool packets = false, std::uint32_t launch = 0) {
     const auto& ids = *view_.candidates->ids;
     for (std::int64_t p = range.first; p < range.first + range.pieces; ++p) {
       const std::uint32_t id = ids[static_cast<std::size_t>(p)];
       if (id == kNone || id < view_.candidates->first || id >= view_.candidates->last) continue;
       History& history = history_[id - view_.candidates->first];
-      const Access* arrived = packets ? &packets_[p].writer : nullptr;
+      const Access* arrived = packets && packets_[p].launch == launch ? &packets_[p].writer : nullptr;
       if (const Access* race = write ? history.write(access, clock) : history.read(access, clock, arrived)) report_race(access, *race, range.owner, p, write);
     }
   }
@@ -637,7 +637,7 @@ class Machine {
       const std::uint64_t token = access_token(b) | static_cast<std::uint64_t>(blocks_[b].launch) << kLaunchShift;
       const auto& dimension = write ? view_.candidates->dimension : view_.candidates->read_dimension;
       const Access access{dimension[actor], proxy == kNone ? blocks_[b].time : proxy_time_[proxy], token};
-      if (access.dimension != kNoDimension) record(proxy == kNone ? data_clock(b) : clocks_[actor], access, range, write, packets);
+      if (access.dimension != kNoDimension) record(proxy == kNone ? data_clock(b) : clocks_[actor], access, range, write, packets, blocks_[b].launch + 1);
     }
   }
 
@@ -977,7 +977,8 @@ class Machine {
   bool packets_arrived(std::uint32_t b, const Range& range) {
     for (std::int64_t p = range.first; p < range.first + range.pieces; ++p) {
       const auto known = packets_.find(p);
-      if (known != packets_.end() && known->second.launch == blocks_[b].launch + 1) continue;
+      // A packet of a later launch has overwritten the one that was meant: it is read, and found to race.
+      if (known != packets_.end() && known->second.launch >= blocks_[b].launch + 1) continue;
       packets_[p].waiting.push_back(b);
       return false;
     }
@@ -987,6 +988,7 @@ class Machine {
   void take_packets(std::uint32_t b, const Range& range) {
     if constexpr (mode == Mode::kClocks)
       for (std::int64_t p = range.first; p < range.first + range.pieces; ++p) {
+        if (packets_[p].launch != blocks_[b].launch + 1) continue;
         clocks_[b].acquire(pool_, packets_[p].learnt);
         if (!view_.options.blocks_in_order) seen_by_threads_[b].acquire(pool_, packets_[p].learnt);
       }
