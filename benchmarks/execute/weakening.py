@@ -27,9 +27,11 @@ _KINDS = (
     ("release", re.compile(r"\bkRelease\b"), "kRelaxed"),
     ("block barrier", re.compile(r"\bblock\.sync\(\);"), ";"),
     ("epoch", re.compile(r"\+\+\*comm\.epoch\(block\.block\);"), ";"),
+    ("the other slot", re.compile(r"parity \^= 1;"), ";"),
     ("count taken", re.compile(r"\*taken = expected;"), ";"),
     ("barrier of ranks", re.compile(r"barrier\(comm, block\)(?=;)(?<!WaitResult barrier\(comm, block\))"), "kArrived"),
     ("signal", re.compile(r"signal_all\(comm, block\);"), ";"),
+    ("exchange", re.compile(r"detail::exchange\(comm, block, parity\)"), "(parity ^= 1, kArrived)"),
 )
 
 

@@ -15,7 +15,7 @@ from benchmarks.rows import Measured, NotMeasurableError, Options
 if TYPE_CHECKING:
     from busbw.accuracy import MeasuredRow, MeasuredTable, Score, ScoredRow, ScoredTable
 
-__all__ = ["beside_others", "coverage", "median_over_tables", "sizes_apart", "systems_left_out", "worst_and_share"]
+__all__ = ["alpha_beta_errors", "beside_others", "coverage", "data_folder", "estimate_errors", "left_out_score", "median_over_tables", "sizes_apart", "systems_left_out", "worst_and_share"]  # fmt: skip
 
 _REPOSITORY = Path(__file__).parents[2]
 _FEWEST_TABLES = 3
@@ -27,6 +27,16 @@ def _folder(options: Options) -> Path:
     if not any(folder.glob("*.json")):
         raise NotMeasurableError(f"{folder}: no measured/1 tables there; name their folder with --data DIR")
     return folder
+
+
+def data_folder(options: Options) -> Path:
+    """Where the tables are. Raises NotMeasurableError where there are none."""
+    return _folder(options)
+
+
+def left_out_score(options: Options) -> Score:
+    """The score that P2 to P5 and P7 rest on."""
+    return _left_out(_folder(options))
 
 
 @lru_cache(maxsize=2)
@@ -167,7 +177,15 @@ def _median(values: Sequence[float | None]) -> float | None:
 
 
 def _estimate_error(table: MeasuredTable) -> float | None:
-    """The median error of NCCL's estimate for a blueprint with the table's GPU; None where NCCL has none."""
+    return _median(list(estimate_errors(table).values()))
+
+
+def _alpha_beta_error(table: MeasuredTable, platform: Sequence[MeasuredTable]) -> float | None:
+    return _median(list(alpha_beta_errors(table, platform).values()))
+
+
+def estimate_errors(table: MeasuredTable) -> dict[int, float]:
+    """By row the error of NCCL's own estimate for a blueprint with the table's GPU; empty where NCCL has none."""
     from busbw.errors import InputError
     from busbw.hardware import find_accelerator, load_nodes
     from busbw.hardware.formats import node_to_nccl_topology
@@ -176,8 +194,8 @@ def _estimate_error(table: MeasuredTable) -> float | None:
     accelerator = find_accelerator(table.platform)
     node = next((n for n in load_nodes().values() if accelerator and n.accelerator.name == accelerator.name), None)
     if node is None or not table.library.startswith("NCCL"):
-        return None
-    errors = []
+        return {}
+    errors = {}
     for row in table.rows:
         function = function_of(row.collective)
         hosts, rest = divmod(row.where.domain_ranks, node.gpus)
@@ -188,22 +206,22 @@ def _estimate_error(table: MeasuredTable) -> float | None:
             model = communicator(topology, row.where.domains, Settings())
             estimate_s = float(model.choices(function, [row.size_bytes]).time_us[0]) * 1e-6
         except InputError:
-            return None
-        errors.append(abs(estimate_s / row.time_s - 1))
-    return float(np.median(errors)) if errors else None
+            return {}
+        errors[row.row] = abs(estimate_s / row.time_s - 1)
+    return errors
 
 
-def _alpha_beta_error(table: MeasuredTable, platform: Sequence[MeasuredTable]) -> float | None:
-    """The median error of T = alpha + beta S fitted to other campaigns of the platform; None where there are none."""
+def alpha_beta_errors(table: MeasuredTable, platform: Sequence[MeasuredTable]) -> dict[int, float]:
+    """By row the error of T = alpha + beta S fitted to other campaigns of the platform; empty where there are none."""
     others = [row for other in platform if other.campaign != table.campaign for row in other.rows]
-    errors = []
+    errors = {}
     for row in table.rows:
         alike = [other for other in others if other.collective == row.collective]
         near = [other for other in alike if (other.where.domains > 1) == (row.where.domains > 1)]
         fitted = _alpha_beta(tuple(near or alike))
         if fitted is not None:
-            errors.append(abs((fitted[0] + fitted[1] * row.size_bytes) / row.time_s - 1))
-    return float(np.median(errors)) if errors else None
+            errors[row.row] = abs((fitted[0] + fitted[1] * row.size_bytes) / row.time_s - 1)
+    return errors
 
 
 @lru_cache(maxsize=256)

@@ -6,22 +6,41 @@
 
 #include "busbw/device/kernels/all_gather.hpp"
 #include "busbw/device/kernels/all_reduce.hpp"
+#include "busbw/device/kernels/staged.hpp"
 #include "check.hpp"
 
 using namespace busbw::device;
 
 namespace {
 
+struct Machine;
+using Kernel = WaitResult (*)(Machine&, const Comm&, const Block&);
+
+float value(std::uint32_t call, std::uint32_t rank, std::size_t i) { return static_cast<float>(call * 100 + rank * 10 + i % 7); }
+
+/// A collective: how many parts of `count` elements a rank gives and gets, and what it must get.
+struct Collective {
+  const char* name;
+  Kernel kernel;
+  bool gives_all, gets_all;  ///< a part for each rank, or one
+  float (*expected)(std::uint32_t call, std::uint32_t ranks, std::uint32_t rank, std::uint32_t part, std::size_t count, std::size_t i);
+};
+
 struct Job {
   sim::Options options;
+  Collective collective;
   std::size_t count;
+  std::size_t slot_bytes;
   std::size_t shift = 0;  ///< elements by which the input is off a vector's alignment
   std::uint32_t calls = 3;
+
+  std::size_t given() const { return count * (collective.gives_all ? options.ranks : 1); }
+  std::size_t got() const { return count * (collective.gets_all ? options.ranks : 1); }
 };
 
 /// A rank's heap: control window, then input, then output.
 struct Machine {
-  Machine(const Job& given, sim::Chooser& chooser) : job(given), world(with_heap(job), chooser) {
+  Machine(const Job& wanted, sim::Chooser& chooser) : job(wanted), world(with_heap(job), chooser) {
     layout = layout_of(job);
     for (std::uint32_t rank = 0; rank < job.options.ranks; ++rank) {
       Comm comm{rank, job.options.ranks, layout, {}, 0};
@@ -35,10 +54,10 @@ struct Machine {
     }
     barriers.assign(static_cast<std::size_t>(job.options.ranks) * job.options.blocks, BlockBarrier(job.options.threads));
   }
-  static Layout layout_of(const Job& job) { return {job.options.ranks, job.options.blocks, (job.count * 4 / 64 + 1) * 64}; }
+  static Layout layout_of(const Job& job) { return {job.options.ranks, job.options.blocks, job.slot_bytes}; }
   static sim::Options with_heap(const Job& job) {
     sim::Options options = job.options;
-    options.heap_bytes = (layout_of(job).bytes() + (job.shift + job.count) * 4 + job.count * 4 * options.ranks + 127) / 64 * 64;
+    options.heap_bytes = (layout_of(job).bytes() + (job.shift + job.given() + job.got()) * 4 + 127) / 64 * 64;
     return options;
   }
   Block block(const sim::Place& place) {
@@ -46,7 +65,7 @@ struct Machine {
             &barriers[place.rank * job.options.blocks + place.block]};
   }
   float* input(std::uint32_t rank) { return reinterpret_cast<float*>(windows[rank].base[rank]) + job.shift; }
-  std::size_t output_offset() const { return ((job.shift + job.count) * 4 + 15) / 16 * 16; }
+  std::size_t output_offset() const { return ((job.shift + job.given()) * 4 + 15) / 16 * 16; }
   float* output(std::uint32_t rank) { return reinterpret_cast<float*>(windows[rank].base[rank] + output_offset()); }
 
   Job job;
@@ -57,31 +76,26 @@ struct Machine {
   std::vector<BlockBarrier> barriers;
 };
 
-float value(std::uint32_t call, std::uint32_t rank, std::size_t i) { return static_cast<float>(call * 100 + rank * 10 + i % 7); }
-
-using Kernel = WaitResult (*)(Machine&, const Comm&, const Block&);
-
 /// Rewrites the inputs in each call, runs the kernel, and compares in the same threads: what a schedule tore shows up in the values or as a race.
-std::string run(const Job& job, sim::Chooser& chooser, Kernel kernel, bool gather, std::uint64_t* primitives = nullptr) {
+std::string run(const Job& job, sim::Chooser& chooser, std::uint64_t* primitives = nullptr) {
   Machine m(job, chooser);
   std::string wrong;
   m.world.run([&](const sim::Place& place) {
     const Block block = m.block(place);
     const Comm& comm = m.comms[place.rank];
+    const std::size_t threads = static_cast<std::size_t>(block.blocks) * block.threads;
+    const std::size_t me = static_cast<std::size_t>(block.block) * block.threads + block.thread;
     for (std::uint32_t call = 0; call < job.calls; ++call) {
-      const Share mine = share_of(job.count, block.blocks, block.block, 4);
-      for (std::size_t i = mine.first + block.thread; i < mine.last; i += block.threads)
-        weak_store(m.input(place.rank) + i, value(call, place.rank, i));
+      for (std::size_t i = me; i < job.given(); i += threads) weak_store(m.input(place.rank) + i, value(call, place.rank, i));
       m.world.next_launch();
-      if (kernel(m, comm, block) != kArrived) wrong = "gave up";
+      if (job.collective.kernel(m, comm, block) != kArrived) wrong = "gave up";
       m.world.next_launch();
-      for (std::uint32_t rank = 0; rank < (gather ? comm.ranks : 1); ++rank)
-        for (std::size_t i = mine.first + block.thread; i < mine.last; i += block.threads) {
-          float expected = gather ? value(call, rank, i) : 0;
-          for (std::uint32_t r = 0; !gather && r < comm.ranks; ++r) expected = r ? expected + value(call, r, i) : value(call, 0, i);
-          const float got = weak_load(m.output(place.rank) + rank * job.count + i);
-          if (got != expected) wrong = "call " + std::to_string(call) + ": " + std::to_string(got) + " for " + std::to_string(expected);
-        }
+      for (std::size_t i = me; i < job.got(); i += threads) {
+        const float expected =
+            job.collective.expected(call, comm.ranks, comm.rank, static_cast<std::uint32_t>(i / job.count), job.count, i % job.count);
+        const float got = weak_load(m.output(place.rank) + i);
+        if (got != expected) wrong = "call " + std::to_string(call) + ": " + std::to_string(got) + " for " + std::to_string(expected);
+      }
       m.world.next_launch();
     }
   });
@@ -91,47 +105,83 @@ std::string run(const Job& job, sim::Chooser& chooser, Kernel kernel, bool gathe
   return wrong;
 }
 
-WaitResult one_shot(Machine& m, const Comm& comm, const Block& block) {
-  return all_reduce_one_shot(comm, block, static_cast<const float*>(m.input(comm.rank)), m.output(comm.rank), m.job.count, Sum{});
+const float* in(Machine& m, const Comm& comm) { return m.input(comm.rank); }
+float* out(Machine& m, const Comm& comm) { return m.output(comm.rank); }
+SymPtr<float> shared_out(Machine& m, const Comm& comm) { return SymPtr<float>(m.windows[comm.rank], m.output_offset()); }
+
+float sum_of(std::uint32_t call, std::uint32_t ranks, std::size_t i) {
+  float sum = value(call, 0, i);
+  for (std::uint32_t rank = 1; rank < ranks; ++rank) sum += value(call, rank, i);
+  return sum;
 }
-WaitResult two_shot(Machine& m, const Comm& comm, const Block& block) {
-  return all_reduce_two_shot(comm, block, SymPtr<const float>(m.windows[comm.rank], m.job.shift * 4), SymPtr<float>(m.windows[comm.rank], m.output_offset()),
-                             m.job.count, Sum{});
+float all_reduced(std::uint32_t call, std::uint32_t ranks, std::uint32_t, std::uint32_t, std::size_t, std::size_t i) {
+  return sum_of(call, ranks, i);
 }
-WaitResult gather(Machine& m, const Comm& comm, const Block& block) {
-  return all_gather_direct(comm, block, static_cast<const float*>(m.input(comm.rank)), SymPtr<float>(m.windows[comm.rank], m.output_offset()),
-                           m.job.count);
+float reduced_and_scattered(std::uint32_t call, std::uint32_t ranks, std::uint32_t rank, std::uint32_t, std::size_t count, std::size_t i) {
+  return sum_of(call, ranks, rank * count + i);
+}
+float all_gathered(std::uint32_t call, std::uint32_t, std::uint32_t, std::uint32_t part, std::size_t, std::size_t i) { return value(call, part, i); }
+float exchanged(std::uint32_t call, std::uint32_t, std::uint32_t rank, std::uint32_t part, std::size_t count, std::size_t i) {
+  return value(call, part, rank * count + i);
+}
+float of_the_last(std::uint32_t call, std::uint32_t ranks, std::uint32_t, std::uint32_t, std::size_t, std::size_t i) {
+  return value(call, ranks - 1, i);
 }
 
+const Collective kCollectives[] = {
+    {"all_reduce_one_shot", [](Machine& m, const Comm& c, const Block& b) { return all_reduce_one_shot(c, b, in(m, c), out(m, c), m.job.count, Sum{}); },
+     false, false, all_reduced},
+    {"all_reduce_two_shot",
+     [](Machine& m, const Comm& c, const Block& b) {
+       return all_reduce_two_shot(c, b, SymPtr<const float>(m.windows[c.rank], m.job.shift * 4), shared_out(m, c), m.job.count, Sum{});
+     },
+     false, false, all_reduced},
+    {"all_reduce_staged", [](Machine& m, const Comm& c, const Block& b) { return all_reduce_staged(c, b, in(m, c), out(m, c), m.job.count, Sum{}); },
+     false, false, all_reduced},
+    {"reduce_scatter_staged",
+     [](Machine& m, const Comm& c, const Block& b) { return reduce_scatter_staged(c, b, in(m, c), out(m, c), m.job.count, Sum{}); }, true, false,
+     reduced_and_scattered},
+    {"all_gather_direct", [](Machine& m, const Comm& c, const Block& b) { return all_gather_direct(c, b, in(m, c), shared_out(m, c), m.job.count); },
+     false, true, all_gathered},
+    {"all_gather_staged", [](Machine& m, const Comm& c, const Block& b) { return all_gather_staged(c, b, in(m, c), out(m, c), m.job.count); }, false,
+     true, all_gathered},
+    {"all_to_all_staged", [](Machine& m, const Comm& c, const Block& b) { return all_to_all_staged(c, b, in(m, c), out(m, c), m.job.count); }, true,
+     true, exchanged},
+    {"broadcast_staged",
+     [](Machine& m, const Comm& c, const Block& b) { return broadcast_staged(c, b, in(m, c), out(m, c), m.job.count, c.ranks - 1); }, false, false,
+     of_the_last},
+};
+
 void kernels_are_right_on_every_seed(std::uint32_t seeds) {
-  struct {
-    const char* name;
-    Kernel kernel;
-    bool gather;
-  } kernels[] = {{"one_shot", one_shot, false}, {"two_shot", two_shot, false}, {"all_gather", gather, true}};
-  std::uint64_t primitives = 0;
-  for (const auto& [name, kernel, gathers] : kernels)
+  std::uint64_t primitives = 0, schedules = 0;
+  for (const Collective& collective : kCollectives) {
+    const bool one_piece = std::string(collective.name).ends_with("one_shot");
     for (std::uint32_t ranks = 2; ranks <= 4; ++ranks)
       for (std::uint32_t seed = 0; seed < seeds; ++seed) {
         sim::SeededChooser chooser(seed);
-        const std::string wrong = run({{ranks, 1 + seed % 2, 1 + seed % 3}, 1 + seed % 23, seed % 5 == 4}, chooser, kernel, gathers, &primitives);
-        if (!wrong.empty()) std::cerr << name << " ranks " << ranks << " seed " << seed << ": " << wrong << '\n';
+        const std::size_t count = 1 + seed % 53;
+        const std::size_t slot = one_piece ? (count * 4 / 64 + 1) * 64 : 64;
+        const sim::Options options{.ranks = ranks, .blocks = 1 + seed % 2, .threads = 1 + seed % 3};
+        const std::string wrong = run({options, collective, count, slot, seed % 5 == 4}, chooser, &primitives);
+        if (!wrong.empty()) std::cerr << collective.name << " ranks " << ranks << " seed " << seed << ": " << wrong << '\n';
         CHECK(wrong.empty());
         if (!wrong.empty()) return;
+        ++schedules;
       }
-  std::cerr << primitives << " primitives\n";
+  }
+  std::cerr << primitives << " primitives, " << schedules << " schedules\n";
 }
 
 /// Rank 1 stays away: rank 0's wait ends at its deadline, its other threads are sent away, and the host reads who waited for what.
 void a_wait_that_is_given_up_says_who_waited_for_whom() {
   for (std::uint64_t seed = 0; seed < 100; ++seed) {
     sim::SeededChooser chooser(seed);
-    Machine m({{.ranks = 2, .blocks = 1, .threads = 2}, 8}, chooser);
+    Machine m({{.ranks = 2, .blocks = 1, .threads = 2}, kCollectives[0], 8, 64}, chooser);
     for (Comm& comm : m.comms) comm.wait_ns = 200;
     m.world.run([&](const sim::Place& place) {
       Report& report = m.comms[0].report();
       if (place.rank == 0) {
-        CHECK(one_shot(m, m.comms[0], m.block(place)) != kArrived);
+        CHECK(kCollectives[0].kernel(m, m.comms[0], m.block(place)) != kArrived);
       } else if (place.thread == 0) {  // as the host would
         for (std::uint32_t turn = 0; SystemAtomic<std::uint32_t>(report.state).load(kAcquire) < Deadline::kComplete; ++turn) spin_pause(turn);
         CHECK_EQUAL(SystemAtomic<std::uint32_t>(report.peer).load(kRelaxed), 1u);

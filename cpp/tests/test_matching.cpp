@@ -1,9 +1,11 @@
 // Greedy matching on graphs whose best schedule can be counted by hand.
 #include "busbw/schedule/matching.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <map>
+#include <set>
 #include <stdexcept>
 #include <utility>
 #include <vector>
@@ -117,6 +119,40 @@ void schedules_are_legal_on_any_graph() {
   }
 }
 
+/// Ranks in a circle both ways, clusters that are arcs of it and halves of arcs: matched together near the end, nobody waits for ever.
+void schedules_are_legal_with_nested_clusters() {
+  busbw::schedule::detail::Lots lots(3);
+  for (std::int32_t round = 0; round < 40; ++round) {
+    const auto ranks = static_cast<std::int32_t>(6 + lots.below(10));
+    MatchingLinks links;
+    for (std::int32_t r = 0; r < ranks; ++r) {
+      const auto slow = static_cast<std::int64_t>(1 + lots.below(20));
+      join(links, r, (r + 1) % ranks, 1, slow);
+      join(links, (r + 1) % ranks, r, 1, slow);
+    }
+    MatchingOptions options;
+    options.seed = static_cast<std::uint64_t>(round);
+    options.most_chunks = static_cast<std::int32_t>(1 + lots.below(3));
+    options.rounds_ahead = static_cast<std::int32_t>(lots.below(3));
+    options.clusters.resize(3);
+    for (std::int32_t r = 0; r < ranks; ++r) {
+      options.clusters[r < ranks / 2 ? 1 : 2].push_back(r);
+      if (r < ranks / 4) options.clusters[0].push_back(r);
+    }
+    const MatchingDemand demand = gather(ranks, static_cast<std::int32_t>(1 + lots.below(6)));
+    const Transfers found = match_in_time(links, demand, options);
+    CHECK(is_legal(links, demand, found));
+    std::set<std::pair<std::size_t, std::int32_t>> entered;
+    for (std::size_t t = 0; t < found.link.size(); ++t) {
+      const auto e = static_cast<std::size_t>(found.link[t]);
+      for (std::size_t k = 0; k < options.clusters.size(); ++k) {
+        const auto has = [&](std::int32_t rank) { return std::find(options.clusters[k].begin(), options.clusters[k].end(), rank) != options.clusters[k].end(); };
+        if (!has(links.src[e]) && has(links.dst[e])) CHECK(entered.insert({k, found.chunk[t]}).second);
+      }
+    }
+  }
+}
+
 void what_nobody_can_reach_is_refused() {
   MatchingLinks one_way;
   join(one_way, 0, 1, 0, 1);
@@ -139,6 +175,7 @@ int main() {
   parallel_links_share_the_work();
   a_chunk_enters_a_cluster_once();
   schedules_are_legal_on_any_graph();
+  schedules_are_legal_with_nested_clusters();
   what_nobody_can_reach_is_refused();
   return busbw::testing::failures == 0 ? 0 : 1;
 }

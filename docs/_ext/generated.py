@@ -5,15 +5,26 @@ A table that is written twice is wrong once; so rules, tables, readers and hardw
 
 from __future__ import annotations
 
+import importlib
 import inspect
+import pkgutil
 import re
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from accuracy_page import (
+    accuracy_faults,
+    accuracy_overall,
+    accuracy_platforms,
+    accuracy_rows,
+    accuracy_sources,
+    predicted_curve,
+)
 from unseen_reports import case_reliability, case_rounds, cases
 
+from busbw.collectives import algorithms as library
 from busbw.diagnosis.findings import kinds
 from busbw.diagnosis.rules import RULES
 from busbw.hardware import load_catalogue, load_nodes
@@ -141,11 +152,25 @@ def switches() -> str:
     return _table(["name", "ports", "source"], cells)
 
 
+def algorithms() -> str:
+    """Every file of the library with what it says about itself, and the schedules in it."""
+    out = []
+    for module in sorted(pkgutil.iter_modules(library.__path__), key=lambda m: m.name):
+        found = importlib.import_module(f"{library.__name__}.{module.name}")
+        said = inspect.cleandoc(found.__doc__ or "")
+        named = [n for n in found.__all__ if n in library.__all__ and n != "LIBRARY"]
+        title, _, body = said.partition("\n")
+        out += [f"### {module.name.replace('_', ' ')}", "", f"{_escaped(title)}", "", _escaped(body.strip()), ""]
+        out += [f"In `collectives/algorithms/{module.name}.py`: {', '.join(f'`{n}`' for n in named)}.", ""]
+    return "\n".join(out)
+
+
 PARTS: dict[str, Callable[[], str]] = {
     part.__name__: part
     for part in (
         *(rules, finding_kinds, tables, readers, accelerators, nodes, nics, switches),
-        *(case_rounds, case_reliability, cases),
+        *(case_rounds, case_reliability, cases, algorithms),
+        *(accuracy_overall, accuracy_platforms, accuracy_rows, accuracy_faults, accuracy_sources, predicted_curve),
     )
 }
 

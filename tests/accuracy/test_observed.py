@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import tempfile
+from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from busbw.accuracy import read_scorable, score
+from busbw.accuracy import as_measured, observed_tables, read_scorable, score
 from busbw.errors import InputError
 from busbw.hardware import cluster_alike, find_cluster
+from busbw.observations import Artefact, rows_of
 
 DEVICE = "#  Rank {rank:2d} Group  0 Pid  14840 on host{host} device  {rank} [0x01] {gpu}\n"
 TABLE = """\
@@ -129,3 +134,31 @@ def test_several_nodes_are_only_alike_with_their_network_known():
         cluster_alike("NVIDIA H100 80GB HBM3", 16, 2)
     cluster = cluster_alike("NVIDIA H100 80GB HBM3", 16, 2, nic_gbps=200, nics=4)
     assert cluster.node.network_bytes_per_s == pytest.approx(100e9)
+
+
+ODD = st.one_of(st.none(), st.integers(-(2**62), 2**62))
+
+
+@given(
+    rows=st.lists(
+        st.fixed_dictionaries({
+            "size_bytes": ODD, "time_ns": ODD, "ranks": st.one_of(st.none(), st.integers(-5, 2**31 - 1)), "nodes": st.one_of(st.none(), st.integers(-5, 2**31 - 1)),
+            "in_place": st.one_of(st.none(), st.booleans()), "busbw_bytes_per_s": st.one_of(st.none(), st.floats()),
+            "collective": st.sampled_from(["all_reduce", "all_to_all", "barrier", None]), "tool": st.sampled_from(["nccl-tests", "osu", None]),
+        }),
+        min_size=1, max_size=4,
+    ),
+    given_cluster=st.booleans(),
+)  # fmt: skip
+def test_whatever_a_reader_gives_each_row_out_of_place_is_scored_or_refused(rows, given_cluster):
+    cluster = find_cluster("dgx-a100")[0] if given_cluster else None
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        file = Path(folder) / "any.txt"
+        file.write_text("any")
+        where = [{"artefact": "a", "line": line, "byte_offset": 0} for line in range(len(rows))]
+        made = rows_of("measurements", [place | row for place, row in zip(where, rows, strict=True)])
+        patch.setattr("busbw.accuracy.observed.read_artefact", lambda *_: iter([made]))
+        tables, _ = observed_tables(Artefact.of(file, "any.txt"))
+    assert sum(len(table.rows) for table in tables) == len(rows)
+    found = score(as_measured(tables, cluster))
+    assert len(found.rows) + found.refused == sum(len(table.shown_rows) for table in tables)

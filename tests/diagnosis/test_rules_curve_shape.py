@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from busbw.diagnosis import Facts, LineRef, hypotheses
+from busbw.diagnosis.facts import Curve
 from busbw.diagnosis.hypotheses import HYPOTHESES, fits, named
 from busbw.hardware import find_cluster, pcie_bytes_per_s
 from busbw.prediction import model_in, predict_in, situation_of
@@ -115,6 +117,16 @@ def test_whatever_the_curve_probabilities_sum_to_one(times):
     found = fits(where, "all_reduce", sizes, times)
     assert sum(fit.posterior for fit in found) == pytest.approx(1.0)
     assert all(0 <= fit.posterior <= 1 for fit in found)
+
+
+def test_a_name_of_a_gpu_is_looked_up_once_however_many_devices_have_it(monkeypatch):
+    """Thousands of ranks name the same GPU, and each rule asks for each table."""
+    asked = []
+    monkeypatch.setattr(hypotheses, "find_accelerator", asked.append)
+    facts, at = Facts(), LineRef("log", 1, 0, "a")
+    facts.devices = [("host", "Graphics Device 4711", at)] * 5000
+    assert hypotheses.gpu_of(facts, Curve("nccl-tests", "a", 0, "all_reduce", 8, 1)) is None
+    assert len(asked) == 1
 
 
 def test_priors_of_healthy_and_all_faults_sum_to_at_most_one_and_a_twentieth():

@@ -121,6 +121,13 @@ Ca\t1 "H-0000000000100002"\t\t# "host1 HCA-1"
 """
 
 
+@pytest.mark.parametrize("text", [SMALL, "SwitchName=leaf Nodes=n[1-4]\n"], ids=["ibnetdiscover", "slurm"])
+def test_a_fabric_given_as_a_node_says_where_it_belongs(text):
+    """`busbw hardware ibnetdiscover.txt`: a fabric is a key of a cluster's YAML."""
+    with pytest.raises(InputError, match=r"f\.txt: describes a fabric, not a node.*fabric: \{file: f\.txt\}"):
+        read_node(text.encode(), "f.txt", "f")
+
+
 def test_what_a_fabric_file_lacks_is_a_loss_with_its_line():
     fabric, losses = read_ibnetdiscover(SMALL, "f.txt")
     assert [(loss.kind, loss.line) for loss in losses] == [("fabric-bad-line", 6), ("fabric-unknown-peer", 5)]

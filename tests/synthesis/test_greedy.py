@@ -13,7 +13,7 @@ from busbw.collectives import violations
 from busbw.collectives.bounds import CapacityGraph, throughput_bound
 from busbw.synthesis import RankLinks, Transfers, synthesise_greedily
 from busbw.synthesis.greedy import GREEDY_COLLECTIVES
-from busbw.synthesis.rank_links import cut_bound_s, narrow_clusters
+from busbw.synthesis.rank_links import cut_bound_s, narrow_clusters, tight_clusters
 
 GIB = float(1 << 30)
 ALPHA_S = 0.5e-6
@@ -227,6 +227,27 @@ def test_the_same_arguments_give_the_same_schedule():
     assert all(np.array_equal(getattr(one, c), getattr(two, c)) for c in ("link", "chunk", "begin_ps", "end_ps"))
 
 
+def test_switches_are_unwound_without_more_bandwidth_than_there_is():
+    """Two nodes of 4 GPUs on a switch of 300 GB/s a GPU, each GPU 50 to one of two leaves, leaves joined by 100: each GPU keeps what it had."""
+    edges = []
+    for gpu in range(8):
+        edges += [(gpu, 8 + gpu // 4, 300), (gpu, 10 + gpu % 2, 50)]
+    edges.append((10, 11, 100))
+    graph = CapacityGraph.of_edges(8, [e for a, b, c in edges for e in ((a, b, c), (b, a, c))])
+    links = RankLinks.unwound(graph, 0.0)
+    for ends in (links.src, links.dst):
+        assert np.bincount(ends, links.bandwidth_bytes_per_s) == pytest.approx(np.full(8, 350.0), rel=1e-3)
+    assert_legal(synthesise_greedily("all_gather", links, 1e3), links)
+    one_way = CapacityGraph.of_edges(2, [(0, 2, 10), (2, 1, 5), (1, 2, 7)])
+    assert RankLinks.unwound(one_way, 0.0).bandwidth_bytes_per_s.tolist() == [5.0]
+
+
+def test_what_would_not_fit_in_memory_is_refused():
+    line = RankLinks.of(7000, [(r, r + 1, 1e9, 0.0) for r in range(6999)])
+    with pytest.raises(ValueError, match=r"all_gather over 7000 ranks is at least 4\.9e\+07 transfers"):
+        synthesise_greedily("all_gather", line, 1e9)
+
+
 def test_a_cluster_is_what_wide_links_connect():
     """Pods of two nodes of two: three bandwidths, clusters on two levels, each entered by narrower links that would be the bottleneck."""
     rows = []
@@ -244,6 +265,19 @@ def test_a_cluster_is_what_wide_links_connect():
     links = RankLinks.of(8, [(a, b, rate, 0.0) for a, b, rate in rows])
     found = sorted(tuple(c.tolist()) for c in narrow_clusters(links))
     assert found == [(0, 1), (0, 1, 2, 3), (2, 3), (4, 5), (4, 5, 6, 7), (6, 7)]
+
+
+def test_a_bottleneck_between_equal_links_is_found():
+    """Four fives in a line, all links alike, each five a full graph: 15 of 20 parts enter an end over one link, and 10 the half next to it."""
+    rows = [(5 * k + a, 5 * k + b, 50.0) for k in range(4) for a, b in itertools.permutations(range(5), 2)]
+    rows += [
+        (5 * k + a, 5 * j + b, 50.0) for k, j in ((0, 1), (1, 2), (2, 3)) for k, j, a, b in ((k, j, 4, 0), (j, k, 0, 4))
+    ]
+    links = RankLinks.of(20, [(a, b, rate * GIB, 0.0) for a, b, rate in rows])
+    assert narrow_clusters(links) == []
+    found = sorted(tuple(c.tolist()) for c in tight_clusters(links))
+    assert found == [tuple(range(5)), tuple(range(10)), tuple(range(10, 20)), tuple(range(15, 20))]
+    assert share_of_bound(links) >= 0.97
 
 
 def test_a_node_that_needs_more_from_inside_than_it_gets_there_is_no_cluster():
@@ -281,3 +315,7 @@ def test_what_cannot_be_reached_is_named():
         synthesise_greedily("broadcast", one_way, 1e6, root=2)
     with pytest.raises(ValueError, match="size_bytes is positive"):
         synthesise_greedily("broadcast", one_way, 0)
+    with pytest.raises(ValueError, match="parts is at least 1, not 0"):
+        synthesise_greedily("broadcast", one_way, 1, parts=0)
+    with pytest.raises(ValueError, match="too long to count in picoseconds"):
+        synthesise_greedily("broadcast", one_way, float("inf"))

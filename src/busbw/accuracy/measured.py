@@ -9,6 +9,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,17 @@ from busbw.errors import InputError
 from busbw.hardware import Accelerator, find_accelerator, load_nodes
 from busbw.prediction import Situation, blueprint_of, gpu_class, intra_rate, network_class
 
-__all__ = ["PEAK_BYTES", "REFUSALS", "WORKLOADS", "MeasuredRow", "MeasuredTable", "Refusal", "allowed_by", "read_measured"]  # fmt: skip
+__all__ = [
+    "PEAK_BYTES",
+    "REFUSALS",
+    "WORKLOADS",
+    "MeasuredRow",
+    "MeasuredTable",
+    "Refusal",
+    "allowed_by",
+    "read_measured",
+    "shipped_reports",
+]
 
 REFUSALS = ("layout-unknown", "not-measured", "hardware-unknown", "unsupported")
 _MOST_FILE_BYTES = 16 << 20
@@ -108,6 +119,12 @@ def read_measured(path: Path) -> MeasuredTable:
             f"{path}: no measured/1 table: an object with `hardware`, `collective` and `rows` was expected."
         )
     return _table(document, path.stem)
+
+
+def shipped_reports() -> list[MeasuredTable]:
+    """Tables of public reports that ship with the package: a few rows each of hardware that larger collections lack."""
+    text = (resources.files("busbw.accuracy") / "reports.json").read_text(encoding="utf-8")
+    return [_table(document, document["id"]) for document in json.loads(text)]
 
 
 def _table(document: Mapping[str, Any], stem: str) -> MeasuredTable:

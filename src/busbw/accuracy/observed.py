@@ -6,6 +6,7 @@ what the file names, and where that fails each row is refused with its kind.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -22,6 +23,8 @@ __all__ = ["Observed", "ObservedRow", "as_measured", "observed_tables", "situati
 
 _MOST_ROWS = 1_000_000
 _MOST_RANKS = 1 << 22
+_MOST_BYTES = 1 << 60
+"""What `busbw.prediction` takes at most."""
 _NS = 1e-9
 _ALGORITHM_VARIABLES = ("NCCL_ALGO", "NCCL_PROTO")
 _LIBRARIES = {"nccl-tests": "NCCL", "rccl-tests": "RCCL", "all_reduce_bench.py": "NCCL"}
@@ -131,19 +134,24 @@ def _table(  # noqa: PLR0917 - one call, the parts of one table
         sockets=sockets,
         variables=variables,
         rows=tuple(
-            ObservedRow(row["line"], row["size_bytes"], _time_s(row, collective, ranks), row["in_place"])
+            ObservedRow(row["line"], _size(row["size_bytes"]), _time_s(row, collective, ranks), row["in_place"])
             for row in rows
         ),
     )
 
 
+def _size(size: int | None) -> int | None:
+    """A size that can be; None for damage."""
+    return size if size and 0 < size < _MOST_BYTES else None
+
+
 def _time_s(row: dict[str, Any], collective: str | None, ranks: int | None) -> float | None:
-    if row["time_ns"]:
+    if row["time_ns"] and row["time_ns"] > 0:
         return float(row["time_ns"]) * _NS
     size, algbw, busbw = row["size_bytes"], row["algbw_bytes_per_s"], row["busbw_bytes_per_s"]
-    if size and algbw:
+    if size and algbw and 0 < algbw < math.inf:
         return float(size / algbw)
-    if size and busbw and ranks and ranks > 1 and collective in PREDICTED:
+    if size and busbw and 0 < busbw < math.inf and ranks and ranks > 1 and collective in PREDICTED:
         return float(size * bus_factor(collective, ranks) / busbw)
     return None
 

@@ -15,15 +15,18 @@ import typer
 from busbw import __version__
 from busbw.cli.console import note, problem
 from busbw.cli.demo import demo
+from busbw.cli.design import design
 from busbw.cli.expected import expected
 from busbw.cli.explain import explain
 from busbw.cli.hardware import hardware
 from busbw.cli.nccl import nccl
+from busbw.cli.plans import convert, show, verify
 from busbw.cli.predict import predict
 from busbw.cli.query import QueryCommand, query
 from busbw.cli.read import ReadCommand, read
 from busbw.cli.score import calibrate, score
 from busbw.cli.simulate import simulate
+from busbw.cli.simulate_packets import packets
 from busbw.errors import InputError
 
 __all__ = ["app", "main"]
@@ -94,10 +97,15 @@ app.command(cls=QueryCommand)(query)
 app.command()(hardware)
 app.add_typer(nccl, name="nccl")
 app.command()(predict)
+app.command()(design)
 app.command()(expected)
+simulate.command()(packets)
 app.add_typer(simulate, name="simulate")
 app.command()(score)
 app.command()(calibrate)
+app.command()(verify)
+app.command()(convert)
+app.command()(show)
 app.command()(demo)
 
 

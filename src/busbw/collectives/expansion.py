@@ -6,7 +6,18 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from busbw.collectives.expressions import ONE, Environment, Expr, IntArray, Value, const, evaluate, free_names
+from busbw.collectives.expressions import (
+    ONE,
+    Environment,
+    Expr,
+    IntArray,
+    Value,
+    const,
+    evaluate,
+    free_names,
+    substitute,
+    var,
+)
 from busbw.collectives.inversion import solve
 from busbw.collectives.schedule import (
     BoundSchedule,
@@ -23,7 +34,7 @@ from busbw.collectives.schedule import (
     transfers_of,
 )
 
-__all__ = ["COPY", "NETWORK", "REDUCE", "REGIONS", "Moves", "expand"]
+__all__ = ["COPY", "NETWORK", "REDUCE", "REGIONS", "Moves", "Walk", "expand", "sent_by"]
 
 REGIONS = tuple(Region)
 COPY, REDUCE, NETWORK = 0, 1, 2  # NETWORK: one addend of a sum that the network forms; the sum overwrites
@@ -71,16 +82,27 @@ def expand(bound: BoundSchedule, *, rank: int | None = None, whole: bool = False
     >>> [(int(t), int(s), int(d), int(c)) for t, s, d, c in zip(moves.step, moves.src, moves.dst, moves.src_index)]
     [(0, 0, 1, 0), (0, 1, 2, 1), (0, 2, 0, 2), (1, 0, 1, 2), (1, 1, 2, 0), (1, 2, 0, 1)]
     """
-    walk = _Walk(bound, most, rank, whole)
+    walk = Walk(bound, most, rank, whole)
     walk.visit(bound.schedule.body, bound.environment, 1, np.zeros(1, np.int64))
     return walk.moves()
 
 
-class _Walk:
-    """Goes through the tree with a batch of environments at once: variables are arrays of one length."""
+def sent_by(bound: BoundSchedule, rank: int, *, whole: bool = False, most: int = 20_000_000) -> Moves:
+    """The moves that one rank makes, those within itself included, as `expand` has them."""
+    walk = Walk(bound, most, rank, whole, sends_only=True)
+    walk.visit(bound.schedule.body, bound.environment, 1, np.zeros(1, np.int64))
+    moves = walk.moves()
+    return moves.taken(np.flatnonzero(moves.src == rank))
 
-    def __init__(self, bound: BoundSchedule, most: int, rank: int | None = None, whole: bool = False) -> None:
+
+class Walk:
+    """Goes through the tree with a batch of environments at once: variables are arrays of one length. `transfer` is called once a leaf and batch."""
+
+    def __init__(
+        self, bound: BoundSchedule, most: int, rank: int | None = None, whole: bool = False, sends_only: bool = False
+    ) -> None:
         self.bound = bound
+        self.sends_only = sends_only
         self.rank = rank
         self.whole = whole
         self.here = {} if rank is None else {a: int(x[0]) for a, x in bound.coordinates(np.array([rank])).items()}
@@ -91,6 +113,7 @@ class _Walk:
         self.messages = 0
 
     def moves(self) -> Moves:
+        """What was written out so far, in order of steps."""
         if not self.rows:
             return Moves(*(np.zeros(0, np.int64) for _ in fields(Moves)))
         columns = [np.concatenate(parts) for parts in zip(*self.rows, strict=True)]
@@ -98,6 +121,7 @@ class _Walk:
         return Moves(*(column[order] for column in columns))
 
     def visit(self, node: Node, env: Environment, batch: int, start: IntArray) -> None:
+        """Goes through a part of the tree; `start` is the step in which it begins, for each environment."""
         if batch == 0:
             return
         if isinstance(node, Transfer):
@@ -119,10 +143,15 @@ class _Walk:
             self.visit(node.body, env, batch, start)
 
     def transfer(self, node: Transfer, env: Environment, batch: int, start: IntArray) -> None:
+        """Writes a transfer out."""
         axes, sizes = self.bound.schedule.axes, dict(self.bound.sizes)
         domain = node.domain(axes)
-        sending = self.candidates(node.src, domain) if not node.group else None
-        receiving = self.candidates(node.dst, domain) if not node.group else None
+        sending = self.candidates(node.src, domain, env, batch) if not node.group else None
+        receiving = self.candidates(node.dst, domain, env, batch) if not node.group and not self.sends_only else None
+        if self.sends_only and sending is not None:
+            solved = {axis: _column(e, env, batch) % sizes[axis] for axis, e in sending.items()}
+            self.admit(node, env.having(**solved), start, batch, "sends")
+            return
         if self.rank is None or sending is None or receiving is None:
             env, item, total = _over_axes(env, batch, domain, sizes)
             self._bounded(total)
@@ -134,12 +163,34 @@ class _Walk:
             solved = {axis: _column(e, env, batch) % sizes[axis] for axis, e in candidates.items()}
             self.admit(node, env.having(**solved), start, batch, role)
 
-    def candidates(self, rank: tuple[Expr, ...], domain: tuple[str, ...]) -> dict[str, Expr] | None:
-        """Coordinates in terms of loop variables for which these expressions can be this rank."""
+    def candidates(
+        self, rank: tuple[Expr, ...], domain: tuple[str, ...], env: Environment, batch: int
+    ) -> dict[str, Expr] | None:
+        """Coordinates in terms of loop variables for which these expressions can be this rank; None if that can't be told."""
         if self.rank is None:
             return None
-        coordinates = dict(zip(self.bound.schedule.axes, rank, strict=True))
-        return solve(coordinates, domain, {axis: const(x) for axis, x in self.here.items()})
+        axes = self.bound.schedule.axes
+        target = {axis: const(x) for axis, x in self.here.items()}
+        found = solve(dict(zip(axes, rank, strict=True)), domain, target)
+        if found is None and len(axes) == 1 and domain == axes and self._exchanges(rank[0], env, batch):
+            return {axes[0]: substitute(rank[0], {var(axes[0]): target[axes[0]]})}
+        return found
+
+    def _exchanges(self, expr: Expr, env: Environment, batch: int) -> bool:
+        """Whether the expression pairs ranks up, so that whom it sends to me is whom it sends me to; tried on all ranks."""
+        ((axis, ranks),) = self.bound.sizes
+        names = sorted(free_names(expr) - {axis})
+        rows = np.stack([np.zeros(batch, np.int64), *(_column(var(name), env, batch) for name in names)])
+        cases = np.unique(rows, axis=1)
+        if cases.shape[1] * ranks > self.most:
+            return False
+        everyone = np.arange(ranks, dtype=np.int64)
+        for case in cases.T:
+            here = env.having(**dict(zip(names, (int(x) for x in case[1:]), strict=True)))
+            there = _column(expr, here.having(**{axis: everyone}), ranks) % ranks
+            if (_column(expr, here.having(**{axis: there}), ranks) % ranks != everyone).any():
+                return False
+        return True
 
     def admit(self, node: Transfer, env: Environment, start: IntArray, total: int, role: str = "") -> None:
         """Writes out the moves of a transfer in environments that have its coordinates; with a role only those in which this rank plays it."""

@@ -118,10 +118,10 @@ class Expr:
         return _make("le", self, as_expr(other))
 
     def __gt__(self, other: ExprLike) -> Expr:
-        return as_expr(other) < self
+        return _make("lt", as_expr(other), self)
 
     def __ge__(self, other: ExprLike) -> Expr:
-        return as_expr(other) <= self
+        return _make("le", as_expr(other), self)
 
     def __bool__(self) -> bool:
         if self.op == "const":
@@ -548,7 +548,7 @@ _FUNCTIONS: dict[str, Callable[..., Value]] = {
     "unfold": _unfold,
 }
 
-OPERATIONS = dict.fromkeys(("negabinary", "negabinary_digits", "low_bit"), 1) | {"select": 3}
+OPERATIONS = dict.fromkeys(("negabinary", "negabinary_digits", "from_gray", "low_bit"), 1) | {"select": 3}
 OPERATIONS |= {name: 2 for name in _FUNCTIONS if name not in OPERATIONS}
 """The operations and how many arguments each takes."""
 

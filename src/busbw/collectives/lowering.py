@@ -59,6 +59,7 @@ def plan_of(bound: BoundSchedule, *, in_place: bool = False, name: str | None = 
     kind = bound.schedule.kind
     if in_place and kind not in _IN_PLACE:
         raise ValueError(f"{bound.schedule.name}: {kind} is not run in place; {', '.join(_IN_PLACE)} are")
+    counts = _counts(bound)
     return Plan(
         name or bound.schedule.name,
         kind if kind in COLLECTIVES else "custom",
@@ -68,6 +69,7 @@ def plan_of(bound: BoundSchedule, *, in_place: bool = False, name: str | None = 
         in_place=in_place,
         out_of_place=not in_place,
         root=bound.root,
+        counts=None if counts is None else counts * _refinement(bound),
     )
 
 
@@ -95,6 +97,15 @@ def _filled(layout: _Layout, parts: dict[int, _Emit]) -> RankPlan:
         lanes.last().copy(source, target)
     lanes.first()
     return builder.build()
+
+
+def _counts(bound: BoundSchedule) -> IntArray | None:
+    """counts[s, d] of an all_to_all_v; without a table of them every block is one chunk."""
+    if bound.schedule.kind != "all_to_all_v":
+        return None
+    table = dict(bound.schedule.tables).get("counts")
+    each = np.full((bound.ranks, bound.ranks), bound.chunks // bound.ranks, np.int64)
+    return each if table is None else table.array
 
 
 def _refinement(bound: BoundSchedule) -> int:
@@ -136,6 +147,11 @@ class _Layout:
         scratch = {Region.SCRATCH: (s, 0, own)}
         if kind in ("all_to_all", "all_to_all_v", "send_recv"):
             places = {Region.INPUT: (i, 0, whole), Region.OUTPUT: (o, 0, whole), **scratch}
+            counts = _counts(bound)
+            if counts is not None:
+                return _Layout(
+                    rank, fine, places, int(counts[rank].sum()) * fine, int(counts[:, rank].sum()) * fine, own
+                )
             return _Layout(rank, fine, places, whole, whole, own)
         if kind == "barrier":
             return _Layout(rank, fine, {Region.DATA: (s, own, whole), **scratch}, 0, 0, own + whole)

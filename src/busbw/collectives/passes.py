@@ -118,6 +118,8 @@ def reverse(schedule: Schedule) -> Schedule:
     """The schedule run backwards in time: an all_gather becomes a reduce_scatter, a broadcast a reduce, a scatter a gather, and the other way round.
 
     Every message goes back where it came from; what was copied out is summed in, what was summed is copied out. reverse(reverse(s)) == s.
+    Right for schedules that bring each chunk to each rank once (trees; sums formed once); `violations` tells for the others: exchanges of whole
+    vectors, and broadcasts in which the root gets its own data back.
     Raises ValueError for schedules that keep copies in scratch (a scratch chunk may be a copy or a sum, which only its author knows)
     and for collectives that have no reverse.
 

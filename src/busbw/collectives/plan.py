@@ -35,6 +35,7 @@ __all__ = [
     "Op",
     "Order",
     "Plan",
+    "Promise",
     "Protocol",
     "RankBuilder",
     "RankPlan",
@@ -93,7 +94,7 @@ class Op(IntEnum):
     UNPACK = 16
     """dst = packets src, both local; each OPERAND row is one pair more."""
     PUT_PACKETS = 17
-    """Packets [dst] = src; each OPERAND row is one pair more."""
+    """Packets [dst] = src; each OPERAND row is one pair more. Through a PORT, which moves bytes, src are packets already, and not waited for."""
     FORWARD_PACKETS = 18
     """Packets [dst] = packets src; each OPERAND row is one pair more."""
     REDUCE_PACKETS = 19
@@ -356,13 +357,25 @@ class RankPlan:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """What a plan of a collective without a name promises.
+
+    `before(rank)`: content of each of the rank's input chunks, (input chunks,) int64, -1: none. `after(rank)`: content that each output
+    chunk must hold in the end, with the contribution of every rank that had it before, -1: anything. A content is any number >= 0.
+    """
+
+    before: Callable[[int], npt.NDArray[np.int64]]
+    after: Callable[[int], npt.NDArray[np.int64]]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:
     """A collective as instructions. `plan.rank(r)` is what rank r runs; nothing is kept of it unless the function keeps it."""
 
     name: str
     collective: str
-    """A name of `kinds.COLLECTIVES`, or "custom": then nothing is promised about the result."""
+    """A name of `kinds.COLLECTIVES`, or "custom": then only `promise` says what the result must be."""
     ranks: int
     chunks: int
     """C: equal chunks that `size_bytes` is cut in."""
@@ -374,6 +387,8 @@ class Plan:
     root: int = 0
     counts: Columns | None = None
     """(ranks, ranks) chunks from source to destination, of all_to_all_v only."""
+    promise: Promise | None = None
+    """Of a custom collective; no file format holds it."""
     protocol: Protocol = Protocol.SIMPLE
     blocks_in_order: bool = True
     """True: an instruction sees what those before it in its block did. False: only what stands before a SYNC or BARRIER (MSCCL++)."""
@@ -408,7 +423,7 @@ class Plan:
 
     def header(self) -> dict[str, object]:
         """All but the ranks' instructions, by name of field."""
-        names = [name for name in self.__dataclass_fields__ if name not in ("rank_plan", "counts")]
+        names = [name for name in self.__dataclass_fields__ if name not in ("rank_plan", "counts", "promise")]
         return {name: getattr(self, name) for name in names} | {
             "counts": None if self.counts is None else self.counts.tolist()
         }
@@ -488,8 +503,19 @@ class RankBuilder:
 
     def group(self, ranks: Sequence[int], buffer: Buffer, protocol: Protocol = Protocol.SIMPLE) -> int:
         """The `via` of a multicast group of the switch."""
-        place = self._groups.setdefault(Group(tuple(ranks), buffer), len(self._groups))
-        return self.connect(ConnectionKind.SWITCH, place, 0, protocol)
+        return self.connect(ConnectionKind.SWITCH, self.declare_group(ranks, buffer), 0, protocol)
+
+    def declare_group(self, ranks: Sequence[int], buffer: Buffer) -> int:
+        """The place of a multicast group among those of this rank."""
+        return self._groups.setdefault(Group(tuple(ranks), buffer), len(self._groups))
+
+    def peer_of(self, via: int) -> int:
+        """The peer of a connection made here; of a SWITCH, the place of its group."""
+        return list(self._connections)[via][3]
+
+    def group_of(self, via: int) -> Group:
+        """The group of a SWITCH connection made here."""
+        return list(self._groups)[self.peer_of(via)]
 
     def semaphore(self, value: int = 0) -> int:
         """A new semaphore of this rank."""

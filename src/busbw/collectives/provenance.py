@@ -17,13 +17,13 @@ from busbw.collectives.expansion import COPY, NETWORK, REDUCE, REGIONS, Moves, e
 from busbw.collectives.expressions import IntArray
 from busbw.collectives.schedule import BoundSchedule, Region, Transfer, transfers_of
 
-__all__ = ["State", "Violation", "expected_state", "initial_state", "run", "violations"]
+__all__ = ["Fault", "State", "expected_state", "initial_state", "run", "violations"]
 
 _MANY = 8  # violations of one kind at one transfer that are told apart; more are only counted
 
 
 @dataclass(frozen=True, slots=True)
-class Violation:
+class Fault:
     """A rule that a schedule breaks: kind, the sentence a user reads, where the transfer was written, and how many chunks it concerns."""
 
     kind: str
@@ -139,9 +139,30 @@ def initial_state(bound: BoundSchedule) -> State:
         state.contributors[rank, state.offsets[0] + chunk] *= (
             _routing(bound).wanted.array[chunk, rank].astype(np.uint64)[:, None]
         )
+    elif (counts := _counts(bound)) is not None:
+        source, _, here, _, name = _elements(bound, counts)
+        state.put(source, Region.INPUT, here, name, source)
     else:
         state.put(rank, Region.INPUT, chunk, rank * bound.chunks + chunk, rank)
     return state
+
+
+def _counts(bound: BoundSchedule) -> IntArray | None:
+    """counts[s, d] of an all_to_all_v; None if all are equal."""
+    table = dict(bound.schedule.tables).get("counts")
+    return table.array if bound.schedule.kind == "all_to_all_v" and table is not None else None
+
+
+def _elements(bound: BoundSchedule, counts: IntArray) -> tuple[IntArray, IntArray, IntArray, IntArray, IntArray]:
+    """Every element: source, destination, place in input, place in output, number. Blocks lie in order of ranks without gaps."""
+    flat = counts.ravel()
+    pair = np.repeat(np.arange(flat.size), flat)
+    inside = np.arange(pair.size) - np.repeat(np.cumsum(flat) - flat, flat)
+    source, destination = np.divmod(pair, bound.ranks)
+    begins, lands = np.cumsum(counts, 1) - counts, np.cumsum(counts, 0) - counts
+    return (
+        source, destination, begins[source, destination] + inside, lands[source, destination] + inside, np.arange(pair.size)
+    )  # fmt: skip
 
 
 def expected_state(bound: BoundSchedule) -> State:
@@ -175,6 +196,9 @@ def expected_state(bound: BoundSchedule) -> State:
     elif kind == "send_recv":
         before = (rank - 1) % bound.ranks
         state.put(rank, Region.OUTPUT, chunk, before * bound.chunks + chunk, before)
+    elif (counts := _counts(bound)) is not None:
+        source, destination, _, there, name = _elements(bound, counts)
+        state.put(destination, Region.OUTPUT, there, name, source)
     else:
         each = bound.chunks // bound.ranks
         _owner(bound)  # refuses numbers of chunks that can't be dealt out
@@ -183,7 +207,7 @@ def expected_state(bound: BoundSchedule) -> State:
     return state
 
 
-def run(bound: BoundSchedule, moves: Moves | None = None) -> tuple[State, list[Violation]]:
+def run(bound: BoundSchedule, moves: Moves | None = None) -> tuple[State, list[Fault]]:
     """The state after the schedule, and the rules that it broke on the way.
 
     Rules: what is read has been written; a step copies into a place at most once, and then nothing is reduced into it; what is reduced is the same chunk;
@@ -205,7 +229,7 @@ def run(bound: BoundSchedule, moves: Moves | None = None) -> tuple[State, list[V
     return state, found.violations
 
 
-def violations(bound: BoundSchedule) -> list[Violation]:
+def violations(bound: BoundSchedule) -> list[Fault]:
     """Every rule that the bound schedule breaks, its postcondition included; empty for a correct one."""
     state, broken = run(bound)
     return [*broken, *_postcondition(bound, state)]
@@ -263,7 +287,7 @@ class _Findings:
         self.bound, self.moves = bound, moves
         self.transfers: list[Transfer] = list(transfers_of(bound.schedule.body))
         self.counts_once = bound.schedule.kind != "barrier"
-        self.violations: list[Violation] = []
+        self.violations: list[Fault] = []
         self.seen: dict[tuple[str, int], int] = {}
 
     def add(self, kind: str, which: IntArray, text: str, *, reading: bool = False) -> None:
@@ -282,7 +306,7 @@ class _Findings:
             step = int(moves.step[move])
             sentence = f"{self.bound.schedule.name} with {self.bound.sizes_text}: {REGIONS[int(region)]}[{int(index)}] of {rank_class(self.bound, ranks)} "
             self.violations.append(
-                Violation(kind, sentence + text.format(step=step), self.transfers[int(number)].where, step, len(these))
+                Fault(kind, sentence + text.format(step=step), self.transfers[int(number)].where, step, len(these))
             )
 
 
@@ -311,7 +335,7 @@ def rank_class(bound: BoundSchedule, ranks: Iterable[int] | IntArray) -> str:
     return f"ranks {listed}" + (f" and {len(found) - 4} more" if len(found) > 4 else "")
 
 
-def _postcondition(bound: BoundSchedule, state: State) -> list[Violation]:
+def _postcondition(bound: BoundSchedule, state: State) -> list[Fault]:
     """What the collective promises and the state does not hold."""
     wanted = expected_state(bound)
     asked = wanted.chunk >= 0
@@ -336,7 +360,7 @@ def _postcondition(bound: BoundSchedule, state: State) -> list[Violation]:
             needs = wanted.at(int(rank[0]), REGIONS[offset], int(place[0]) - state.offsets[offset])
             if has is not None and needs is not None:
                 sentence += f": lacks {_few(needs[1] - has[1])}, has besides {_few(has[1] - needs[1])}"
-        found.append(Violation(kind, sentence, count=len(rank)))
+        found.append(Fault(kind, sentence, count=len(rank)))
     return found
 
 

@@ -209,12 +209,20 @@ class Schedule:
 
         Raises ValueError for missing or unknown names and for sizes that the algorithm can't do.
         """
+        bound = self._bound(sizes, named)
+        for requirement in self.requires:
+            if not evaluate(requirement.condition, bound.environment):
+                raise ValueError(f"{self.name} with {bound.sizes_text}: {requirement.text}")
+        return bound
+
+    def _bound(self, sizes: tuple[int, ...], named: Mapping[str, int]) -> BoundSchedule:
+        """Bound, whatever the algorithm requires."""
         if len(sizes) > len(self.axes):
             raise ValueError(f"{self.name} has {len(self.axes)} axes ({', '.join(self.axes)}), not {len(sizes)}")
         given = dict(zip(self.axes, sizes, strict=False))
         if twice := given.keys() & named.keys():
             raise ValueError(f"{self.name}: {', '.join(sorted(twice))} given twice")
-        given |= named
+        given |= dict(named)
         defaults = {name: value for name, value in self.params if value is not None}
         known = {**defaults, **dict(self.fixed), **given}
         if unknown := given.keys() - set(self.axes) - {name for name, _ in self.params}:
@@ -231,10 +239,22 @@ class Schedule:
         bound = BoundSchedule(
             self, tuple((a, known[a]) for a in self.axes), tuple((n, known[n]) for n, _ in self.params)
         )
-        for requirement in self.requires:
-            if not evaluate(requirement.condition, bound.environment):
-                raise ValueError(f"{self.name} with {bound.sizes_text}: {requirement.text}")
         return bound
+
+    def bindings(self, ranks: int) -> Iterator[BoundSchedule]:
+        """Every way to bind the axes so that they make this many ranks, with default parameters; sizes that the algorithm can't do are left out.
+
+        >>> s = Schedule("idle", "barrier", ("node", "gpu"), ONE, Seq(()))
+        >>> [bound.sizes_text for bound in s.bindings(4)]
+        ['node=1, gpu=4', 'node=2, gpu=2', 'node=4, gpu=1']
+        """
+        for shape in _factorisations(ranks, len(self.axes)):
+            fixed = dict(self.fixed)
+            if any(fixed.get(axis, extent) != extent for axis, extent in zip(self.axes, shape, strict=True)):
+                continue
+            bound = self._bound(shape, {})
+            if all(evaluate(r.condition, bound.environment) for r in self.requires):
+                yield bound
 
     def bind_to(self, collective: Collective, *sizes: int, **named: int) -> BoundSchedule:
         """This schedule bound for a call: the root is taken from it, sizes must multiply to its ranks (one axis: need not be given).
@@ -318,6 +338,16 @@ class BoundSchedule:
     def bound_where(self, **params: int) -> BoundSchedule:
         """The same with other parameters."""
         return replace(self, params=tuple((name, params.get(name, value)) for name, value in self.params))
+
+
+def _factorisations(number: int, parts: int) -> Iterator[tuple[int, ...]]:
+    if parts == 1:
+        yield (number,)
+        return
+    for first in range(1, number + 1):
+        if number % first == 0:
+            for rest in _factorisations(number // first, parts - 1):
+                yield (first, *rest)
 
 
 def transfers_of(node: Node) -> Iterator[Transfer]:

@@ -10,6 +10,7 @@ from importlib.resources import files
 from typing import Any, Literal
 
 from busbw.errors import Loss
+from busbw.notebooks import html_table
 
 __all__ = [
     "SCHEMA",
@@ -146,6 +147,11 @@ class Diagnosis:
     losses: Sequence[Loss]
     artefacts: Sequence[tuple[str, int, Sequence[str]]]
     """(path, bytes, formats) of everything that was read."""
+
+    def _repr_html_(self) -> str:
+        """A table of the findings for notebooks, best first; the report of `busbw explain` shows their lines."""
+        rows = [[f.kind, f"{f.confidence:.0%}", f.severity, f.summary, f.remedy] for f in self.findings]
+        return html_table(["kind", "confidence", "severity", "what", "remedy"], rows, f"verdict: {self.verdict}")
 
 
 def _evidence(lines: Sequence[Evidence]) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -29,6 +29,8 @@ __all__ = ["HEALTHY", "HYPOTHESES", "Fit", "Hypothesis", "Platform", "fits", "gp
 
 _TOOLS = ("nccl-tests", "rccl-tests", "all_reduce_bench.py")
 _GIGA, _GBIT = 1e9, 1e9 / 8
+_MOST_RANKS, _MOST_SIZES = 1 << 20, 1000
+"""Of what a file claims more is damage."""
 _LEVEL_SPREAD = {"small": (0.15, 0.30), "middle": (0.15, 0.30), "large": (0.06, 0.12)}
 """Least and most standard deviation of the logarithm of measured over predicted; between them what the calibration's interval
 says. Beyond the most its tails are other causes, which healthy may have and a fault that is to be named may not."""
@@ -43,6 +45,8 @@ _WORST_LEVEL = 5.0
 _MISFIT = 1.15
 """How far beyond the interval's upper end the median of a size class must lie before healthy is doubted."""
 _FEWEST_ROWS = 3
+_FAR_MISFIT, _FEWEST_FAR_ROWS = 3.0, 2
+"""So far beyond fewer rows are enough."""
 _GOOD_LEVEL = 2.0
 """Spreads within which the level of each class must lie for a fault to be named."""
 _CLEARLY = 0.75
@@ -237,9 +241,15 @@ HYPOTHESES = (
 
 def gpu_of(facts: Facts, curve: Curve) -> str | None:
     """The one kind of GPU that the table's own file names; if it names none, that all files together name."""
-    known = [(name, at.artefact) for _, name, at in facts.devices if name and find_accelerator(name) is not None]
+    listed = {(name, at.artefact) for _, name, at in facts.devices if name}
+    known = {(name, artefact) for name, artefact in listed if _is_accelerator(name)}
     names = {name for name, artefact in known if artefact == curve.artefact} or {name for name, _ in known}
     return names.pop() if len(names) == 1 else None
+
+
+@lru_cache(maxsize=4096)
+def _is_accelerator(name: str) -> bool:
+    return find_accelerator(name) is not None
 
 
 def network_of(facts: Facts) -> tuple[float | None, int | None]:
@@ -257,13 +267,15 @@ def network_of(facts: Facts) -> tuple[float | None, int | None]:
 
 def points_of(curve: Curve) -> list[Point]:
     """The rows out of place that have a size and a time; of a table without such, those in place."""
-    known = [p for p in curve.points if p.size_bytes and p.time_ns]
+    known = [p for p in curve.points if (p.size_bytes or 0) > 0 and (p.time_ns or 0) > 0]
     return [p for p in known if p.in_place is not True] or known
 
 
 def platform_of(facts: Facts, curve: Curve) -> Platform | None:
     """What a table of NCCL or RCCL ran on; None where the facts do not suffice, or the network is of a kind with its own rules."""
-    if curve.tool not in _TOOLS or curve.collective is None or (curve.ranks or 0) < 2 or curve.nodes is None:
+    if curve.tool not in _TOOLS or curve.collective is None or curve.nodes is None:
+        return None
+    if not 2 <= (curve.ranks or 0) <= _MOST_RANKS:
         return None
     from busbw.prediction import PREDICTED, situation_of  # noqa: PLC0415 - only where a table is known well enough
 
@@ -277,7 +289,8 @@ def platform_of(facts: Facts, curve: Curve) -> Platform | None:
         where = situation_of(cluster, curve.ranks)
     except InputError:
         return None
-    return Platform(f"{cluster.nodes} x {cluster.name}", where)
+    gpus = "" if where.ranks == cluster.gpus else f", {where.ranks} GPUs"
+    return Platform(f"{cluster.nodes} x {cluster.name}{gpus}", where)
 
 
 def _other_network(facts: Facts) -> bool:
@@ -289,7 +302,7 @@ def _other_network(facts: Facts) -> bool:
 def healthy_of(facts: Facts, curve: Curve) -> Predictions | None:
     """What the healthy model gives at the sizes of a table; None where its platform is not known."""
     platform = platform_of(facts, curve)
-    sizes = sorted({p.size_bytes for p in curve.points if p.size_bytes and p.size_bytes < 1 << 60})
+    sizes = sorted({p.size_bytes for p in curve.points if p.size_bytes and 0 < p.size_bytes < 1 << 60})[:_MOST_SIZES]
     if platform is None or not sizes:
         return None
     from busbw.prediction import model_in, predict_in  # noqa: PLC0415 - as above
@@ -345,14 +358,8 @@ def fits(
             # A figure that was chosen to fit says less.
             fit = replace(fit, log_likelihood=fit.log_likelihood - math.log(len(variants)))
             if hypothesis is HEALTHY:
-                fit = replace(
-                    fit,
-                    is_doubted=any(
-                        _is_slow(fit, name, classes, widths[name][1])
-                        for name in ("small", "large")
-                        if name in fit.levels
-                    ),
-                )
+                slow = any(_is_slow(fit, name, classes, high) for name, (_, high) in widths.items())
+                fit = replace(fit, is_doubted=slow)
             if best is None or fit.log_likelihood > best.log_likelihood:
                 best = fit
         if best is not None:
@@ -387,7 +394,11 @@ def _fit(
 
 
 def _is_slow(fit: Fit, name: str, classes: Sequence[str], high: float) -> bool:
-    return classes.count(name) >= _FEWEST_ROWS and fit.levels[name] > math.log(high * _MISFIT)
+    """Whether a class lies clearly above its interval; in the middle, where algorithms change, only far above."""
+    rows, beyond = classes.count(name), fit.levels[name] - math.log(high)
+    if rows >= _FEWEST_ROWS and name != "middle":
+        return beyond > math.log(_MISFIT)
+    return rows >= _FEWEST_FAR_ROWS and beyond > math.log(_FAR_MISFIT)
 
 
 def named(found: Sequence[Fit]) -> Fit | None:

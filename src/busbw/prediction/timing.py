@@ -43,8 +43,9 @@ _NVLS_TREE_CHUNKS = ((4, 131072), (1, 65536), (0, 32768))
 """A chunk is used from so many rounds of it on. Source: nccl-formats.md, section 1.7."""
 _MOST_HEADS = 32
 """GPUs that head an NVLS channel. Source: NVIDIA/nccl 2.30.7, src/include/device.h (NCCL_MAX_NVLS_ARITY)."""
-_SOCKETS_BYTES_PER_S = 6e9
-"""What TCP of a node carries, however fast its NICs: the CPU copies. Source: NVIDIA/nccl#450, 4 to 6 GB/s at 100 Gb/s."""
+_SOCKETS_BYTES_PER_S = 4e9
+"""What TCP of a node carries, however fast its NICs: the CPU copies. Source: NVIDIA/nccl#450,
+4 to 6 GB/s at 100 Gb/s with streams and threads tuned; the lower end without."""
 _REFERENCE_DOMAIN = 8
 """GPUs of the domain that nvls_step_s is said of: an HGX board."""
 

@@ -7,6 +7,7 @@ from busbw.reports.excerpts import Excerpt, Line, excerpts, visible
 from busbw.reports.html import GENERATOR, render_report, write_report
 from busbw.reports.machines import cluster_svg, fabric_lines, node_lines, node_svg
 from busbw.reports.predictions import MeasuredPoint, prediction_svg
+from busbw.reports.schedules import schedule_svg
 from busbw.reports.svg import standalone
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "node_svg",
     "prediction_svg",
     "render_report",
+    "schedule_svg",
     "standalone",
     "visible",
     "write_report",

@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from busbw.diagnosis.facts import Curve, Pair, Point
 from busbw.hardware import ExpectedRange
+from busbw.reports.predictions import draw_prediction
 from busbw.reports.svg import (
     ALARM,
     BAND,
     FIRST,
+    GOOD,
     HEAT_STEPS,
     INK,
     MUTED,
@@ -35,6 +37,8 @@ from busbw.units import GB, format_bytes, format_rate
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.patches import Rectangle
+
+    from busbw.prediction import Predictions
 
 __all__ = ["PairMatrix", "curve_svg", "odd_ends", "pair_matrices", "pair_svg"]
 
@@ -66,10 +70,15 @@ class PairMatrix:
 
 
 def curve_svg(
-    curve: Curve, expected: ExpectedRange | None = None, evidence: Collection[tuple[str, int]] = (), prefix: str = "c"
+    curve: Curve,
+    expected: ExpectedRange | None = None,
+    evidence: Collection[tuple[str, int]] = (),
+    prefix: str = "c",
+    healthy: Predictions | None = None,
 ) -> str | None:
     """Bus bandwidth over size, or time over size where a table has no bandwidth; None with less than two points.
 
+    healthy: what the time model gives for the platform, drawn with its interval instead of the plateau of `expected`.
     evidence: (path, line) of rows that a finding names; their points are ringed. prefix keeps ids apart on one page.
     """
     rates = [p for p in curve.points if p.size_bytes and 0 < (p.busbw_bytes_per_s or 0) < math.inf]
@@ -117,7 +126,9 @@ def curve_svg(
                 zorder=4,
             )
         sizes = [p.size_bytes or 0 for p in points]
-        if expected is not None and by_rate and max(sizes) >= expected.reached_at_bytes:
+        if healthy is not None and by_rate:
+            draw_prediction(axes, healthy, "healthy, by the time model", GOOD)
+        elif expected is not None and by_rate and max(sizes) >= expected.reached_at_bytes:
             _draw_expected(axes, expected, max(sizes))
         label_sizes(axes, sizes)
         label_decades(axes)

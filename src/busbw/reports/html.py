@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from busbw.diagnosis.facts import Curve, Facts
 from busbw.diagnosis.findings import Diagnosis, Evidence, Finding, LineRef, kinds
+from busbw.diagnosis.hypotheses import gpu_of, healthy_of
 from busbw.diagnosis.rules.benchmark import expected_of
 from busbw.errors import InputError
 from busbw.observations import Artefact
@@ -449,11 +450,13 @@ def _curves(diagnosis: Diagnosis, facts: Facts) -> _Section | None:
         if len(drawn) == MAX_CHARTS:
             more += 1
             continue
-        expected = expected_of(facts, curve)
-        svg = curve_svg(curve, expected, named, prefix=f"c{len(drawn)}")
+        expected, healthy = expected_of(facts, curve), healthy_of(facts, curve)
+        svg = curve_svg(curve, expected, named, prefix=f"c{len(drawn)}", healthy=healthy)
         if svg is None:
             continue
         caption = _curve_title(curve)
+        if healthy is not None:
+            caption += f"<br>beside what the time model gives for {healthy.where.ranks} healthy {_text(gpu_of(facts, curve) or '')}"
         if expected is not None:
             low, high = format_rate(expected.low_bytes_per_s), format_rate(expected.high_bytes_per_s)
             start = format_bytes(expected.reached_at_bytes)

@@ -72,6 +72,8 @@ def prediction_svg(
             )
         sizes = [*result.size_bytes.tolist(), *(point.size_bytes for point in points)]
         label_sizes(axes, sizes)
+        low, high = axes.get_ylim()
+        axes.set_ylim(low, high * _ROOM)
         label_decades(axes)
         axes.set_xlabel("size of the larger buffer of a rank")
         axes.set_ylabel("busbw, GB/s")
@@ -83,7 +85,7 @@ def prediction_svg(
         )
 
 
-def draw_prediction(axes: Axes, result: Predictions) -> None:
+def draw_prediction(axes: Axes, result: Predictions, label: str = "predicted", colour: str = FIRST) -> None:
     """The predicted line and its interval on axes of size and GB/s."""
     order = np.argsort(result.size_bytes, kind="stable")
     sizes = result.size_bytes[order]
@@ -93,9 +95,7 @@ def draw_prediction(axes: Axes, result: Predictions) -> None:
         for time in (result.high_s, result.time_s, result.low_s)
     )
     axes.fill_between(sizes, low, high, color=BAND, linewidth=0, zorder=1, label=INTERVAL)
-    axes.plot(
-        sizes, middle, color=FIRST, linewidth=1.4, marker="" if len(sizes) > 1 else "_", zorder=3, label="predicted"
-    )
+    axes.plot(sizes, middle, color=colour, linewidth=1.4, marker="" if len(sizes) > 1 else "_", zorder=3, label=label)
 
 
 def _mark_changes(axes: Axes, result: Predictions) -> None:
@@ -121,6 +121,8 @@ def _mark_changes(axes: Axes, result: Predictions) -> None:
         )  # fmt: skip
 
 
+_ROOM = 2.5
+"""Times the largest bandwidth that the axis goes on, for the names above the curve."""
 _APART = 0.16
 """Share of the width that a name takes, of the longest one, NVLSTree Simple: tried."""
 

@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["ALARM", "BAND", "FIRST", "GRID", "HEAT_NONE", "HEAT_STEPS", "INK", "MARK", "MUTED", "PAPER", "RAISED", "SECOND", "drawing", "heat_colour", "label_decades", "label_sizes", "printable", "standalone", "to_svg"]  # fmt: skip
+__all__ = ["ALARM", "BAND", "FIRST", "GOOD", "GRID", "HEAT_NONE", "HEAT_STEPS", "INK", "MARK", "MUTED", "PAPER", "RAISED", "SECOND", "drawing", "heat_colour", "label_decades", "label_sizes", "printable", "standalone", "to_svg"]  # fmt: skip
 
 HEAT_STEPS = 8
 """Shades of a pair matrix, `--heat-0` (as it should be) to `--heat-7` (worst)."""
 
 # Stand-ins for the page's colours: values no other part of a drawing uses, replaced once the SVG is written.
-INK, MUTED, GRID, BAND, FIRST, SECOND, ALARM, PAPER, RAISED, MARK = (f"#0102{n:02x}" for n in range(10))
+INK, MUTED, GRID, BAND, FIRST, SECOND, ALARM, PAPER, RAISED, MARK, GOOD = (f"#0102{n:02x}" for n in range(11))
 HEAT_NONE = "#0103ff"
 _VARIABLES = {
     INK: "--ink",
@@ -40,6 +40,7 @@ _VARIABLES = {
     PAPER: "--paper",
     RAISED: "--raised",
     MARK: "--mark",
+    GOOD: "--good",
     **{f"#0103{n:02x}": f"--heat-{n}" for n in range(HEAT_STEPS)},
     HEAT_NONE: "--heat-none",
 }

@@ -1,4 +1,4 @@
-"""Simulation: task programs on clusters, run by a discrete-event core at max-min fair rates.
+"""Simulation: task programs on clusters, run by a discrete-event core at max-min fair rates; and packets through queues.
 
 Knows no algorithm by name. May import collectives, hardware, statistics, units and errors; never prediction.
 """
@@ -9,6 +9,8 @@ from busbw.simulation.conditions import Background, Conditions, LinkFailure
 from busbw.simulation.formats import read_graph
 from busbw.simulation.graph import TaskGraph
 from busbw.simulation.lowering import task_program
+from busbw.simulation.packet_settings import TRANSPORTS, PacketSettings, packet_settings
+from busbw.simulation.packets import PACKET_ROUTINGS, PacketFlows, PacketTimeline, simulate_packets
 from busbw.simulation.program import (
     Channel,
     Compute,
@@ -28,6 +30,8 @@ from busbw.simulation.simulate import Limits, Progress, StallError, simulate
 from busbw.simulation.timeline import Repeat, Tasks, Timeline
 
 __all__ = [
+    "PACKET_ROUTINGS",
+    "TRANSPORTS",
     "Background",
     "Cause",
     "Channel",
@@ -41,6 +45,9 @@ __all__ = [
     "LinkFailure",
     "Loop",
     "Others",
+    "PacketFlows",
+    "PacketSettings",
+    "PacketTimeline",
     "Peers",
     "Progress",
     "Receive",
@@ -58,8 +65,10 @@ __all__ = [
     "critical_path",
     "exposure",
     "link_load",
+    "packet_settings",
     "read_graph",
     "simulate",
+    "simulate_packets",
     "task_program",
     "written_out",
 ]

@@ -1,19 +1,36 @@
-"""Schedules made for a cluster rather than chosen from the library: greedy matching in time, exact search for few ranks.
+"""Schedules made for a cluster rather than chosen from the library.
+
+Forests and exchanges at the throughput bound, greedy matching in time, exact search for few ranks.
 
 Imports collectives, hardware and what lies under them.
 """
 
+from busbw.synthesis.design import DESIGNED, OBJECTIVES, Candidate, Design, design, message_alpha_s
 from busbw.synthesis.exact import ExactResult, exact_frontier, least_exact_steps, search_exactly
+from busbw.synthesis.exchanges import Exchange, route_exchange
+from busbw.synthesis.forests import FOREST_COLLECTIVES, Forest, pack_forest, tree_depths
 from busbw.synthesis.greedy import synthesise_greedily
 from busbw.synthesis.rank_links import RankLinks
 from busbw.synthesis.transfers import Transfers
 
 __all__ = [
+    "DESIGNED",
+    "FOREST_COLLECTIVES",
+    "OBJECTIVES",
+    "Candidate",
+    "Design",
     "ExactResult",
+    "Exchange",
+    "Forest",
     "RankLinks",
     "Transfers",
+    "design",
     "exact_frontier",
     "least_exact_steps",
+    "message_alpha_s",
+    "pack_forest",
+    "route_exchange",
     "search_exactly",
     "synthesise_greedily",
+    "tree_depths",
 ]

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from busbw.synthesis import _matching
-from busbw.synthesis.rank_links import RankLinks, cut_bound_s, hops_between, narrow_clusters
+from busbw.synthesis.rank_links import RankLinks, cut_bound_s, hops_between, narrow_clusters, tight_clusters
 from busbw.synthesis.transfers import Transfers
 
 __all__ = ["GREEDY_COLLECTIVES", "synthesise_greedily"]
@@ -24,13 +24,23 @@ GREEDY_COLLECTIVES = (
 )  # fmt: skip
 
 _PARTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
-_MESSAGES = (1, 2, 4, 8, 16)
-_ROUNDS_AHEAD = (4, 8, 2, 16)
+_MESSAGES = (1, 2, 4, 8, 16, 64, 256)
+_ROUNDS_AHEAD = (8, 4, 2, 0)
 _WORK = 24e6
 """Transfers times 64-bit words of a set of chunks: about half a second on one core of 2020; more ways are tried while it lasts."""
 _MOST_TRANSFERS = 300_000
-"""Parts are not cut so finely that a schedule has more."""
+"""Parts are not cut so finely that a schedule has more, times the effort."""
+_MOST_AT_ALL = 4e7
+"""A schedule then takes 1 GB."""
+_LONGEST_S = 4e6
+"""Of all parts one after the other over the slowest link: int64 picoseconds end at 9.2e6 s."""
 _MOST_TRIES = 40
+_LOOK_CLOSER = 1.02
+"""Time over the bound of the cuts known so far from where on others are looked for."""
+_WORTH_MORE = 1.5
+"""A guess: what entering once may cost then."""
+_MOST_RANKS_CUT = 256
+"""Least cuts between all ranks take about a second then."""
 _GOOD_ENOUGH = 1.001
 """Time over the bound from where on no other way is tried."""
 
@@ -59,7 +69,7 @@ def synthesise_greedily(
 
     size_bytes is the larger of a rank's buffers. parts: chunks of a rank's part (of the whole in broadcast and reduce); most_chunks: chunks
     of a message; what is not given is chosen. The same arguments give the same schedule on every machine.
-    Raises ValueError for a collective it has no way for, RuntimeError if links leave a rank unreachable.
+    Raises ValueError for a collective it has no way for and for more than 40 million transfers, RuntimeError if links leave a rank unreachable.
 
     >>> ring = RankLinks.of(4, [(r, (r + 1) % 4, 50e9, 0.0) for r in range(4)])
     >>> found = synthesise_greedily("all_gather", ring, 4e9, parts=1)
@@ -72,9 +82,22 @@ def synthesise_greedily(
         raise ValueError(f"size_bytes is positive, not {size_bytes}")
     if not 0 <= root < links.ranks:
         raise ValueError(f"root {root} is no rank; they are 0 to {links.ranks - 1}")
+    for name, value in (("parts", parts), ("most_chunks", most_chunks)):
+        if value is not None and value < 1:
+            raise ValueError(f"{name} is at least 1, not {value}")
+    if links.ranks * size_bytes / float(links.bandwidth_bytes_per_s.min(initial=np.inf)) > _LONGEST_S:
+        raise ValueError(f"{size_bytes:g} bytes over the slowest link take too long to count in picoseconds")
 
     def best(task: _Task, cut: int | None = parts) -> Transfers:
-        return _best_way(task, cut, most_chunks, _WORK * effort)
+        if (least := task.transfers(cut or 1)) > _MOST_AT_ALL:
+            raise ValueError(
+                f"{collective} over {links.ranks} ranks is at least {least:.3g} transfers, more than {_MOST_AT_ALL:.0e}: "
+                "greedy matching writes every one down; take a schedule of the library or a forest"
+            )
+        found = _best_way(task, cut, most_chunks, effort)
+        if found.time_s > _LOOK_CLOSER * task.bound_s and (finer := task.with_more_clusters()):
+            return min(found, _best_way(finer, cut, most_chunks, effort), key=lambda way: way.time_s)
+        return found
 
     back = links.reversed()
     match collective:
@@ -111,15 +134,26 @@ class _Task(Protocol):
     def matched(self, parts: int, most_chunks: int, rounds_ahead: int) -> Transfers:
         """One try."""
 
+    def with_more_clusters(self) -> _Task | None:
+        """The same, knowing more of the links; None if there is nothing to know."""
+
 
 class _Spread:
     """All chunks to all ranks, from their owners or from the root."""
 
-    def __init__(self, links: RankLinks, size_bytes: float, seed: int, root: int | None) -> None:
-        self.links, self.seed, self.root = links, seed, root
+    def __init__(
+        self,
+        links: RankLinks,
+        size_bytes: float,
+        seed: int,
+        root: int | None,
+        *,
+        clusters: list[NDArray[np.int32]] | None = None,
+    ) -> None:
+        self.links, self.size_bytes, self.seed, self.root = links, size_bytes, seed, root
         self.owners = links.ranks if root is None else 1
         self.chunk_bytes = size_bytes / self.owners
-        self.clusters = narrow_clusters(links)
+        self.clusters = narrow_clusters(links) if clusters is None else clusters
         self.bound_s = cut_bound_s(links, size_bytes, self.clusters)
 
     def transfers(self, parts: int) -> float:
@@ -149,6 +183,17 @@ class _Spread:
         )
         kind = "all_gather" if self.root is None else "broadcast"
         return _transfers(kind, links, chunks, self.chunk_bytes / parts, found, root=self.root)
+
+    def with_more_clusters(self) -> _Spread | None:
+        """With those that cost something, and those that only least cuts show; the latter for few ranks, because they take long."""
+        if self.root is not None:
+            return None
+        clusters = narrow_clusters(self.links, _WORTH_MORE)
+        if self.links.ranks <= _MOST_RANKS_CUT:
+            clusters = tight_clusters(self.links, clusters)
+        if len(clusters) == len(self.clusters):
+            return None
+        return _Spread(self.links, self.size_bytes, self.seed, None, clusters=clusters)
 
 
 class _Delivery:
@@ -198,6 +243,9 @@ class _Delivery:
         kind = "all_to_all" if self.root is None else "scatter"
         return _transfers(kind, links, ranks * parts, self.chunk_bytes / parts, found, root=self.root)
 
+    def with_more_clusters(self) -> None:
+        """Prices do what clusters do for `_Spread`."""
+
 
 _Columns = tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]]
 
@@ -217,22 +265,24 @@ def _transfers(
     return Transfers(kind, links.ranks, chunks, chunk_bytes, root, chunk, src, dst, link, begin_ps, end_ps, copied)
 
 
-def _best_way(task: _Task, parts: int | None, most_chunks: int | None, work: float) -> Transfers:
+def _best_way(task: _Task, parts: int | None, most_chunks: int | None, effort: float) -> Transfers:
     """The best of the ways tried.
 
     The way that the estimate favours comes first, then ways that differ from the best in one place, then the estimate's order.
     """
-    bound_s = task.bound_s
+    work, bound_s = _WORK * effort, task.bound_s
     if not np.isfinite(bound_s):  # matching will say which rank can't be reached
         bound_s = 1.0
-    cuts = (parts,) if parts else [p for p in _PARTS if p == 1 or task.transfers(p) <= _MOST_TRANSFERS]
+    cuts = (
+        (parts,) if parts else [p for p in _PARTS if p == 1 or task.transfers(p) <= _MOST_TRANSFERS * max(effort, 1.0)]
+    )
     messages = (most_chunks,) if most_chunks else _MESSAGES
     estimate = {
         _Way(p, m, a): _overhead(task.links, task.chunk_bytes / cut, message, bound_s) + 1e-9 * a
         for p, cut in enumerate(cuts)
         for m, message in enumerate(messages)
         for a in range(len(_ROUNDS_AHEAD))
-        if (message == 1 and a == 0) or 1 < message <= max(1, cut * task.owners // 16) or most_chunks
+        if (message == 1 and a == 0) or 1 < message <= max(1, cut * task.owners // 4) or most_chunks
     }
     cost = [task.cost(cut) for cut in cuts]
     best: Transfers | None = None

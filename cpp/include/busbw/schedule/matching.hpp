@@ -39,7 +39,7 @@ struct MatchingDemand {
 struct MatchingOptions {
   std::uint64_t seed = 0;
   std::int32_t most_chunks = 1;       ///< chunks a message may carry
-  std::int32_t rounds_ahead = 16;     ///< a message carries at most 1/rounds_ahead of what its receiver lacks a link
+  std::int32_t rounds_ahead = 16;     ///< a message carries at most 1/rounds_ahead of what its receiver lacks a link; 0: no such limit
   std::vector<std::vector<std::int32_t>> clusters;  ///< ranks of each; laminar and strongly connected inside
 };
 
@@ -143,7 +143,7 @@ class Matching {
     for (const auto& cluster : options_.clusters)
       for (const auto rank : cluster)
         if (!is_rank(rank)) throw std::invalid_argument("a cluster has a member that is no rank");
-    if (options_.most_chunks < 1 || options_.rounds_ahead < 1) throw std::invalid_argument("most_chunks and rounds_ahead are at least 1");
+    if (options_.most_chunks < 1 || options_.rounds_ahead < 0) throw std::invalid_argument("most_chunks is at least 1, rounds_ahead 0");
   }
 
   void prepare() {
@@ -161,17 +161,27 @@ class Matching {
     is_free_.assign(links_.src.size(), 1);
     carried_.resize(links_.src.size());
     is_touched_.assign(ranks(), 0);
-    scratch_.assign(words() * 4, 0);
+    scratch_.assign(words() * 3, 0);
+    taken_.assign(words(), 0);
+    tried_.assign(words(), 0);
+    taken_by_.assign(chunks(), -1);
 
     enters_.resize(links_.src.size());
     member_of_.resize(ranks());
     got_.assign(options_.clusters.size() * words(), 0);
+    missing_inside_.assign(options_.clusters.size(), demand_.chunks);
+    links_into_.assign(options_.clusters.size(), 0);
+    ending_links_.resize(options_.clusters.size());
+    std::stable_sort(options_.clusters.begin(), options_.clusters.end(), [](const auto& a, const auto& b) { return a.size() > b.size(); });
     for (std::size_t k = 0; k < options_.clusters.size(); ++k)
       for (const auto rank : options_.clusters[k]) member_of_[static_cast<std::size_t>(rank)].push_back(static_cast<std::int32_t>(k));
     for (std::size_t i = 0; i < links_.src.size(); ++i) {
       const auto& from = member_of_[static_cast<std::size_t>(links_.src[i])];
       for (const auto k : member_of_[static_cast<std::size_t>(links_.dst[i])])
-        if (std::find(from.begin(), from.end(), k) == from.end()) enters_[i].push_back(k);
+        if (std::find(from.begin(), from.end(), k) == from.end()) {
+          enters_[i].push_back(k);  // the widest first
+          ++links_into_[static_cast<std::size_t>(k)];
+        }
     }
 
     planes_ = 1;
@@ -201,7 +211,11 @@ class Matching {
     const std::size_t word = c / kWordBits;
     const Word bit = Word{1} << (c % kWordBits);
     coming_[v * words() + word] |= bit;
-    for (const auto k : member_of_[v]) got_[static_cast<std::size_t>(k) * words() + word] |= bit;
+    for (const auto k : member_of_[v]) {
+      Word& got = got_[static_cast<std::size_t>(k) * words() + word];
+      missing_inside_[static_cast<std::size_t>(k)] -= (got & bit) == 0 ? 1 : 0;
+      got |= bit;
+    }
     for (std::size_t p = 0; p < planes_; ++p) {  // the count of holders, one bit a plane, plus one
       Word& plane = holders_[p * words() + word];
       plane ^= bit;
@@ -235,6 +249,12 @@ class Matching {
       serve(v, now);
     }
     touched_.clear();
+    for (const auto k : ending_) {
+      auto& group = ending_links_[static_cast<std::size_t>(k)];
+      serve_exactly(group, now);
+      group.clear();
+    }
+    ending_.clear();
   }
 
   /// Chunks that the link could carry now, into `into`; whether there are any.
@@ -255,11 +275,11 @@ class Matching {
   void serve(std::size_t v, std::int64_t now) {
     free_in_.clear();
     for (const auto link : in_[v])
-      if (is_free_[static_cast<std::size_t>(link)] != 0) free_in_.push_back(link);
+      if (is_free_[static_cast<std::size_t>(link)] != 0 && !waits_for_cluster(static_cast<std::size_t>(link))) free_in_.push_back(link);
     if (free_in_.empty()) return;
     for (std::size_t i = free_in_.size(); i > 1; --i) std::swap(free_in_[i - 1], free_in_[lots_.below(i)]);
     if (length_of_message(v) == 1 && static_cast<std::size_t>(missing_[v]) <= kEndgameRounds * in_[v].size()) {
-      serve_exactly(v, now);
+      serve_exactly(free_in_, now);
       return;
     }
     count_near(v);
@@ -271,8 +291,21 @@ class Matching {
     }
   }
 
+  /// Near the end of what enters a cluster all links into it are matched together, after those that stay inside.
+  bool waits_for_cluster(std::size_t e) {
+    if (enters_[e].empty()) return false;
+    const std::int32_t outermost = enters_[e].front();
+    const auto k = static_cast<std::size_t>(outermost);
+    if (static_cast<std::size_t>(missing_inside_[k]) > kEndgameRounds * links_into_[k]) return false;
+    if (length_of_message(static_cast<std::size_t>(links_.dst[e])) != 1) return false;
+    if (ending_links_[k].empty()) ending_.push_back(outermost);
+    ending_links_[k].push_back(static_cast<std::int32_t>(e));
+    return true;
+  }
+
   /// Chunks that a message to v may have now: few near the end, when they would come late.
   std::int32_t length_of_message(std::size_t v) const {
+    if (options_.rounds_ahead == 0) return options_.most_chunks;
     return std::clamp(missing_[v] / static_cast<std::int32_t>(in_[v].size()) / options_.rounds_ahead, 1, options_.most_chunks);
   }
 
@@ -308,72 +341,74 @@ class Matching {
     ends_[end].push_back(static_cast<std::int32_t>(e));
   }
 
-  /// Near the end links compete for the last chunks: as many links as possible get one, by augmenting paths where the first choices collide.
-  void serve_exactly(std::size_t v, std::int64_t now) {
-    count_near(v);
-    const std::size_t count = free_in_.size();
+  /// Near the end links compete for the last chunks: as many of the links as possible get one each, by augmenting paths where choices collide.
+  void serve_exactly(const std::vector<std::int32_t>& links, std::int64_t now) {
+    const std::size_t count = links.size();
     Word* found = scratch_.data();
-    Word* taken = found + 3 * words();
-    std::fill(taken, taken + words(), 0);
+    std::fill(taken_.begin(), taken_.end(), 0);
     takes_.assign(count, -1);
-    bool collide = false;
+    colliding_.clear();
+    std::int32_t counted = -1;
     for (std::size_t i = 0; i < count; ++i) {
-      if (!candidates(static_cast<std::size_t>(free_in_[i]), found)) continue;
+      const auto e = static_cast<std::size_t>(links[i]);
+      if (!candidates(e, found)) continue;
       Word any = 0;
-      for (std::size_t w = 0; w < words(); ++w) any |= found[w] &= ~taken[w];
+      for (std::size_t w = 0; w < words(); ++w) any |= found[w] &= ~taken_[w];
       if (any == 0) {
-        collide = true;
+        colliding_.push_back(static_cast<std::int32_t>(i));
         continue;
       }
-      const std::size_t c = best(found);
-      taken[c / kWordBits] |= Word{1} << (c % kWordBits);
-      takes_[i] = static_cast<std::int32_t>(c);
+      if (counted != links_.dst[e]) count_near(static_cast<std::size_t>(links_.dst[e]));
+      counted = links_.dst[e];
+      take(i, best(found));
     }
-    if (collide) {
-      list_choices(count);
-      for (std::size_t i = 0; i < count; ++i) {
-        if (takes_[i] >= 0) continue;
-        tried_.clear();
-        augment(i);
-      }
+    for (const auto i : colliding_) {
+      std::fill(tried_.begin(), tried_.end(), 0);
+      augment(links, static_cast<std::size_t>(i));
     }
     for (std::size_t i = 0; i < count; ++i) {
       if (takes_[i] < 0) continue;
-      const auto e = static_cast<std::size_t>(free_in_[i]);
+      const auto e = static_cast<std::size_t>(links[i]);
       carried_[e].assign(1, takes_[i]);
-      promise(v, static_cast<std::size_t>(takes_[i]));
-      --missing_[v];
+      promise(static_cast<std::size_t>(links_.dst[e]), static_cast<std::size_t>(takes_[i]));
+      --missing_[static_cast<std::size_t>(links_.dst[e])];
       record(e, now);
     }
   }
 
-  void list_choices(std::size_t count) {
-    choices_.assign(count, {});
-    Word* found = scratch_.data();
-    for (std::size_t i = 0; i < count; ++i) {
-      if (!candidates(static_cast<std::size_t>(free_in_[i]), found)) continue;
-      for (;;) {
-        Word any = 0;
-        for (std::size_t w = 0; w < words(); ++w) any |= found[w];
-        if (any == 0 || choices_[i].size() == count) break;  // with as many choices as links there is always one left
-        const std::size_t c = best(found);
-        found[c / kWordBits] &= ~(Word{1} << (c % kWordBits));
-        choices_[i].push_back(static_cast<std::int32_t>(c));
-      }
-    }
+  void take(std::size_t i, std::size_t c) {
+    takes_[i] = static_cast<std::int32_t>(c);
+    taken_by_[c] = static_cast<std::int32_t>(i);
+    taken_[c / kWordBits] |= Word{1} << (c % kWordBits);
   }
 
-  bool augment(std::size_t i) {
-    for (const auto c : choices_[i]) {
-      if (std::find(tried_.begin(), tried_.end(), c) != tried_.end()) continue;
-      tried_.push_back(c);
-      const auto other = std::find(takes_.begin(), takes_.end(), c);
-      if (other == takes_.end() || augment(static_cast<std::size_t>(other - takes_.begin()))) {
-        takes_[i] = c;
+  /// Finds a chunk for link i, if need be by giving others different ones (Kuhn's algorithm).
+  bool augment(const std::vector<std::int32_t>& links, std::size_t i) {
+    const auto e = static_cast<std::size_t>(links[i]);
+    for (std::size_t w = 0; w < words(); ++w) {
+      const Word open = candidates_word(e, w) & ~taken_[w];
+      if (open == 0) continue;
+      take(i, w * kWordBits + static_cast<std::size_t>(std::countr_zero(open)));
+      return true;
+    }
+    for (std::size_t w = 0; w < words(); ++w)
+      for (;;) {
+        const Word left = candidates_word(e, w) & ~tried_[w];
+        if (left == 0) break;
+        const auto bit = static_cast<std::size_t>(std::countr_zero(left));
+        tried_[w] |= Word{1} << bit;
+        const std::size_t c = w * kWordBits + bit;
+        if (!augment(links, static_cast<std::size_t>(taken_by_[c]))) continue;
+        take(i, c);
         return true;
       }
-    }
     return false;
+  }
+
+  Word candidates_word(std::size_t e, std::size_t w) {
+    Word found = row(have_, static_cast<std::size_t>(links_.src[e]))[w] & ~row(coming_, static_cast<std::size_t>(links_.dst[e]))[w];
+    for (const auto k : enters_[e]) found &= ~row(got_, static_cast<std::size_t>(k))[w];
+    return found;
   }
 
   /// How many ranks that v sends to have each chunk, one bit a plane. With many of them the first speak for all.
@@ -436,11 +471,12 @@ class Matching {
   std::size_t planes_used_ = 0;
   std::size_t near_planes_ = 0;
   std::size_t near_used_ = 0;
-  std::vector<Word> have_, coming_, got_, holders_, near_, scratch_;
-  std::vector<std::int32_t> missing_;
-  std::vector<std::vector<std::int32_t>> in_, out_of_, enters_, member_of_, carried_, choices_;
+  std::vector<Word> have_, coming_, got_, holders_, near_, scratch_, taken_, tried_;
+  std::vector<std::int32_t> missing_, missing_inside_;
+  std::vector<std::size_t> links_into_;
+  std::vector<std::vector<std::int32_t>> in_, out_of_, enters_, member_of_, carried_, ending_links_;
   std::vector<std::uint8_t> is_free_, is_touched_;
-  std::vector<std::int32_t> touched_, free_in_, takes_, tried_;
+  std::vector<std::int32_t> touched_, free_in_, takes_, taken_by_, colliding_, ending_;
   std::map<std::int64_t, std::vector<std::int32_t>> ends_;
   Transfers out_;
 };

@@ -7,7 +7,7 @@ from busbw.collectives.bounds.all_to_all import AllToAllBound, all_to_all_bound
 from busbw.collectives.bounds.graph import Capacity, CapacityGraph
 from busbw.collectives.bounds.symmetry import Symmetry, symmetry
 from busbw.collectives.bounds.throughput import ThroughputBound, throughput_bound
-from busbw.collectives.bounds.times import TimeBound, least_steps, time_bound
+from busbw.collectives.bounds.times import TimeBound, least_flow_from, least_steps, time_bound
 
 __all__ = [
     "AllToAllBound",
@@ -17,6 +17,7 @@ __all__ = [
     "ThroughputBound",
     "TimeBound",
     "all_to_all_bound",
+    "least_flow_from",
     "least_steps",
     "symmetry",
     "throughput_bound",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import gcd, lcm
@@ -10,7 +10,7 @@ from math import gcd, lcm
 import numpy as np
 from numpy.typing import NDArray
 
-from busbw.hardware import VERTEX_KINDS, Cluster
+from busbw.hardware import VERTEX_KINDS, Cluster, Node
 from busbw.hardware.links import GPU, NIC, NVLINK, IntArray
 
 __all__ = ["Capacity", "CapacityGraph"]
@@ -109,7 +109,7 @@ class CapacityGraph:
 
         An NVSwitch domain is one vertex. A NIC that serves one GPU is an edge from that GPU to its leaf, of the least of
         its line rate and its way over PCIe; one that several share is a vertex each way. Nodes without NVLink or the like
-        keep their PCIe switches and sockets as vertices. What GPUs and NICs of one PCIe switch share otherwise is not
+        keep their PCIe switches, sockets and NICs as vertices. Elsewhere what GPUs and NICs of one PCIe switch share otherwise is not
         modelled, so bounds hold, but may be lower than such a node allows. Rates are rounded to whole bytes per second.
         """
         return _of_cluster(cluster)
@@ -195,11 +195,9 @@ def _of_cluster(cluster: Cluster) -> CapacityGraph:
     for place in np.flatnonzero(graph.kind == GPU):
         vertex[:, place] = every * per_node + graph.number[place]
     scale_up = graph.links.kind == NVLINK
-    kept = (
-        scale_up
-        if scale_up.any()
-        else ~np.isin(graph.kind[graph.links.src], NIC) & ~np.isin(graph.kind[graph.links.dst], NIC)
-    )
+    has_mesh = bool(node.nvlink_mesh and node.accelerator.scale_up_bytes_per_s.value)
+    pcie_only = not scale_up.any() and not has_mesh
+    kept = np.ones(len(graph.links), bool) if pcie_only else scale_up
     switch_kind = VERTEX_KINDS.index("nvswitch")
     for place in np.unique(np.concatenate([graph.links.src[kept], graph.links.dst[kept]])):
         if graph.kind[place] == GPU:
@@ -216,16 +214,17 @@ def _of_cluster(cluster: Cluster) -> CapacityGraph:
             vertex[:, graph.links.dst[link]],
             float(graph.links.bandwidth_bytes_per_s[link]),
         )
-    if not scale_up.any() and node.nvlink_mesh and node.accelerator.scale_up_bytes_per_s.value:
+    if not scale_up.any() and has_mesh:
         # The rate of one link is not known, that of all links of a GPU is: shared out evenly.
         ends = np.array([(a, b, links) for a, b, links in node.nvlink_mesh], np.int64)
         most = int(max(ends[(ends[:, 0] == gpu) | (ends[:, 1] == gpu), 2].sum() for gpu in range(per_node)))
         for a, b, links in ends:
-            share = node.accelerator.scale_up_bytes_per_s.value * int(links) / most
+            share = (node.accelerator.scale_up_bytes_per_s.value or 0.0) * int(links) / most
             add(every * per_node + a, every * per_node + b, share)
             add(every * per_node + b, every * per_node + a, share)
     if cluster.nics and nodes > 1:
-        _add_network(cluster, names, add)
+        nics = graph.kind == NIC
+        _add_network(cluster, names, add, vertex[:, nics][:, np.argsort(graph.number[nics])] if pcie_only else None)
     columns = [np.concatenate(part) if part else np.empty(0) for part in (src, dst, rate)]
     whole = np.rint(columns[2]).astype(np.int64)
     return CapacityGraph.of_columns(
@@ -233,20 +232,19 @@ def _of_cluster(cluster: Cluster) -> CapacityGraph:
     )
 
 
-def _add_network(cluster: Cluster, names: list[str], add: object) -> None:
-    assert callable(add)
+def _add_network(cluster: Cluster, names: list[str], add: Callable[..., None], nics: IntArray | None) -> None:
+    """nics: (nodes, NICs) vertices of NICs that are part of the graph already."""
     node, fabric, nodes, per_node = cluster.node, cluster.fabric, cluster.nodes, cluster.node.gpus
-    users: dict[int, list[int]] = {
-        nic: [gpu for gpu in range(per_node) if node.rail_of_gpu(gpu) == nic] for nic in range(node.nics)
-    }
-    for nic, gpus in users.items():
-        users[nic] = gpus or [gpu for gpu in range(per_node) if nic in node.nearest_nics(gpu)]
+    users = {nic: _gpus_of_nic(node, nic) for nic in range(node.nics)}
     table, every = fabric.link_table(), np.arange(nodes, dtype=np.int64)
     ports = np.bincount(table.src[table.src < fabric.slots], minlength=fabric.slots)
     out, into = np.full(fabric.vertices, -1, np.int64), np.full(fabric.vertices, -1, np.int64)
     limit = np.full(fabric.vertices, np.inf)
     for nic, gpus in users.items():
         slots = fabric.slot(every * node.nics + nic)
+        if nics is not None:
+            out[slots] = into[slots] = nics[:, nic]
+            continue
         if not gpus:
             continue
         if len(gpus) == 1 and (ports[slots] == 1).all():
@@ -277,3 +275,14 @@ def _add_network(cluster: Cluster, names: list[str], add: object) -> None:
     live = used[table.src] & used[table.dst]
     a, b = table.src[live], table.dst[live]
     add(out[a], into[b], np.minimum(table.bandwidth_bytes_per_s[live], np.minimum(limit[a], limit[b])))
+
+
+def _gpus_of_nic(node: Node, nic: int) -> list[int]:
+    """The GPUs whose traffic a NIC carries. NICs near several GPUs are shared out among them where each gets one or more."""
+    near = [gpu for gpu in range(node.gpus) if nic in node.nearest_nics(gpu)]
+    if not near:
+        return []
+    nics = node.nearest_nics(near[0])
+    if len(nics) >= len(near) and all(node.nearest_nics(gpu) == nics for gpu in near):
+        return [near[nics.index(nic) * len(near) // len(nics)]]
+    return [gpu for gpu in near if node.rail_of_gpu(gpu) == nic] or near

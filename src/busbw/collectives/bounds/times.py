@@ -14,7 +14,7 @@ from busbw.collectives.bounds.graph import CapacityGraph
 from busbw.collectives.bounds.symmetry import Symmetry, symmetry
 from busbw.collectives.bounds.throughput import ThroughputBound, throughput_bound
 
-__all__ = ["TimeBound", "least_steps", "time_bound"]
+__all__ = ["TimeBound", "least_flow_from", "least_steps", "time_bound"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ def time_bound(
         return TimeBound(bound.time_s(size_bytes), _cut_words(bound), True)
     if collective in ("broadcast", "reduce"):
         turned = graph if collective == "broadcast" else graph.reversed()
-        least = _least_flow_from(turned, root)
+        least = least_flow_from(turned, root)
         way = "from" if collective == "broadcast" else "to"
         return TimeBound(size_bytes / least, f"{_rate(least)} is the least flow {way} {graph.name(root)}", True)
     if collective in ("scatter", "gather"):
@@ -108,8 +108,12 @@ def _gpu_hops(graph: CapacityGraph, start: int) -> NDArray[np.int64]:
     return hops[: graph.gpus]
 
 
+def _four(value: float) -> str:
+    return f"{value:.0f}" if value >= 1000 else f"{value:.4g}"
+
+
 def _rate(rate: Fraction) -> str:
-    return f"{float(rate) / 1e9:.4g} GB/s" if rate > 10**6 else f"{float(rate):.4g} a second"
+    return f"{_four(float(rate) / 1e9)} GB/s" if rate > 10**6 else f"{_four(float(rate))} a second"
 
 
 def _cut_words(bound: ThroughputBound) -> str:
@@ -117,9 +121,13 @@ def _cut_words(bound: ThroughputBound) -> str:
     return f"{_rate(bound.cut_capacity)} lead to {left} of {bound.gpus} GPUs, which need the data of {bound.cut_gpus} others"
 
 
-def _least_flow_from(graph: CapacityGraph, root: int) -> Fraction:
-    """What a root can broadcast a second: the least of the flows to the others (J. Edmonds, 1973)."""
-    vertices, _ = symmetry(graph, fixed=root).representatives(graph.gpus)
+def least_flow_from(graph: CapacityGraph, root: int, found: Symmetry | None = None) -> Fraction:
+    """What a root can broadcast a second: the least of the flows to the others (J. Edmonds, 1973).
+
+    found: symmetries that leave the root where it is. Raises ValueError where some GPU cannot be reached.
+    """
+    found = symmetry(graph, fixed=root) if found is None else found
+    vertices, _ = found.representatives(graph.gpus)
     sinks = vertices[vertices != root].astype(np.int32)
     flow = int(_bounds.max_flow(*graph.columns(), root, sinks).min())
     if flow == 0:
@@ -154,7 +162,7 @@ def _all_reduce(graph: CapacityGraph, size_bytes: int, in_network: bool, found: 
     knows what all know; groups are the single GPUs, and what the tightest cut of all-gather leaves out, with its images.
     """
     found = symmetry(graph) if found is None else found
-    across = min(_least_flow_from(graph, 0), _least_flow_from(graph.reversed(), 0))
+    across = min(least_flow_from(graph, 0), least_flow_from(graph.reversed(), 0))
     best = TimeBound(size_bytes / across, f"{_rate(across)} between two GPUs is all that one vector can cross", False)
     if in_network:
         return best

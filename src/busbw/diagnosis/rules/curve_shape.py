@@ -12,7 +12,9 @@ from busbw.units import format_bytes, format_time_ns
 
 __all__ = ["RULES"]
 
-_MOST_CURVES = 64
+_MOST_CURVES, _MOST_PLATFORMS = 64, 4
+"""Tables that are judged, and different numbers of ranks among them: each costs a channel search."""
+_FEWEST_ROWS, _MOST_ROWS = 3, 1000
 _SUREST = 0.6
 """Confidence of a fault that explains the curve best: two faults that leave the same bytes a second look alike."""
 _SHOWN_FROM = 2**26
@@ -26,11 +28,15 @@ def curve_of_a_fault(facts: Facts) -> Iterator[Finding]:
     Silent where GPU, ranks and nodes are not known, and on several nodes without the rate and number of NICs (ibstat of a node).
     Rings instead of NVLS and a late rank are minor: some sites run so on purpose.
     """
+    if _settings_limit(facts):
+        return
+    met: set[str] = set()
     for curve in facts.curves[:_MOST_CURVES]:
         platform = platform_of(facts, curve)
-        points = points_of(curve)
-        if platform is None or len(points) < 3 or _settings_limit(facts):
+        points = points_of(curve)[:_MOST_ROWS]
+        if platform is None or len(points) < _FEWEST_ROWS or not (platform.name in met or len(met) < _MOST_PLATFORMS):
             continue
+        met.add(platform.name)
         sizes = [p.size_bytes or 0 for p in points]
         times = [(p.time_ns or 0) / 1e9 for p in points]
         found = fits(platform.where, curve.collective or "", sizes, times, excluded=_ruled_out(facts))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from busbw.errors import InputError, Loss
@@ -21,12 +22,14 @@ MAX_BYTES = 256 * 1024 * 1024
 """Most bytes of a file that are looked at; each format has its own, lower bound."""
 
 _LOOKED_AT = 65536
+_SLURM_SWITCH = re.compile(r"^\s*SwitchName=", re.MULTILINE | re.IGNORECASE)
+"""A line of Slurm's topology.conf. Source: Slurm, man topology.conf."""
 
 
 def read_node(data: bytes, path: str, name: str, accelerator: str | None = None) -> tuple[Node, list[Loss]]:
     """The node in a file of NCCL topology XML, hwloc XML or `nvidia-smi topo -m`, and what was lost.
 
-    Raises InputError for anything else.
+    Raises InputError for anything else; for a listing of a fabric it says where that belongs.
     """
     head = data[:_LOOKED_AT].decode("utf-8", errors="replace")
     if "<topology" in head:
@@ -35,9 +38,18 @@ def read_node(data: bytes, path: str, name: str, accelerator: str | None = None)
         topology, losses = read_nccl_topology(data, path)
         node, more = node_from_nccl_topology(topology, name, accelerator)
         return node, losses + more
+    if _is_ibnetdiscover(head) or _SLURM_SWITCH.search(head) is not None:
+        raise InputError(
+            f"{path}: describes a fabric, not a node. Name it in a cluster's YAML: `fabric: {{file: {path}}}` beside `node:`; "
+            "docs/hardware.md shows one."
+        )
     matrix, losses = read_topology_matrix(data, path)
     node, more = node_from_matrix(matrix, name, accelerator)
     return node, losses + more
+
+
+def _is_ibnetdiscover(head: str) -> bool:
+    return "switchguid=" in head or "caguid=" in head
 
 
 def read_fabric(path: Path, node: Node) -> tuple[GraphFabric, tuple[str, ...], list[Loss]]:
@@ -47,7 +59,7 @@ def read_fabric(path: Path, node: Node) -> tuple[GraphFabric, tuple[str, ...], l
     """
     data = file_bytes(path)
     head = data[:_LOOKED_AT].decode("utf-8", errors="replace")
-    if "switchguid=" in head or "caguid=" in head:
+    if _is_ibnetdiscover(head):
         fabric, losses = read_ibnetdiscover(data, str(path))
         graph, hosts, more = fabric_from_ibnetdiscover(fabric, node.nics)
         return graph, hosts, losses + more

@@ -1,0 +1,52 @@
+"""`busbw design`: a table, JSON, the winner's file and drawing, and one clear error for what cannot be."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from busbw.collectives.schedule_json import from_json
+
+
+def test_the_page_shows_bound_and_candidates(busbw, golden):
+    ran = busbw("design", "all-gather", "--cluster", "dgx-h100", "--nodes", "8", "--bytes", "1GiB")
+    assert ran.status == 0
+    golden("design_all_gather.txt", ran.out)
+
+
+def test_json_file_and_drawing_are_of_the_winner(busbw, tmp_path):
+    """8 nodes: 56 GPUs' data enter a node at 400 GB/s; size / 64 of it each."""
+    out, svg = tmp_path / "best.json", tmp_path / "best.svg"
+    ran = busbw("design", "all_gather", "--cluster", "dgx-h100", "--nodes", "8", "--objective", "throughput", "--json", "--out", out, "--draw", svg)  # fmt: skip
+    answer = json.loads(ran.out)
+    best = answer["candidates"][0]
+    assert (answer["schema"], answer["ranks"], best["origin"], best["trees_per_root"]) == (1, 64, "forest", 1)
+    assert answer["bound"]["rates_s"] == pytest.approx(answer["size_bytes"] / 64 * 56 / 400e9)
+    assert 0 <= best["over_bound"] < 0.01
+    assert from_json(out.read_text()).bind(64).ranks == 64
+    assert svg.read_text().startswith("<svg")
+
+
+def test_the_first_step_of_a_library_schedule_is_drawn(busbw, tmp_path):
+    """At 8 bytes to all, sending at once is best."""
+    svg = tmp_path / "best.svg"
+    busbw("design", "all-to-all", "--cluster", "dgx-h100", "--objective", "latency", "--draw", svg)
+    assert "first of 1 step" in svg.read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("barrier", "--cluster", "dgx-h100"), "all-reduce"),
+        (("all-reduce", "--cluster", "dgx-h100", "--objective", "fast"), "at-size"),
+        (("all-reduce", "--cluster", "dgx-h100", "--bytes", "8:64:2"), "one size"),
+        (("all-reduce", "--cluster", "dgx-h100", "--nodes", "0"), "at least one node"),
+        (("all-reduce", "--cluster", "gh200"), "one GPU"),
+        (("broadcast", "--cluster", "dgx-h100", "--root", "8"), "0 to 7"),
+    ],
+)
+def test_wrong_words_are_one_error_each(busbw, arguments, said):
+    ran = busbw("design", *arguments)
+    assert (ran.status, ran.out) == (2, "")
+    assert said in ran.err

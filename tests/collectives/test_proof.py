@@ -1,0 +1,111 @@
+"""Proofs at numbers of ranks that nobody executes in full."""
+
+from __future__ import annotations
+
+import pytest
+
+from busbw.collectives import Schedule, violations
+from busbw.collectives.algorithms import LIBRARY, chain_broadcast, ring_all_reduce
+from busbw.collectives.builder import Axis, chunks, parallel, parameter, steps, transfer
+from busbw.collectives.builder import schedule as record
+from busbw.collectives.expressions import ceil_log, minimum, power, select
+from busbw.collectives.legality import SCHEDULE_RULES, verify_plan, verify_schedule
+from busbw.collectives.lowering import plan_of
+from busbw.collectives.proof import NotProvedError, prove
+
+
+@pytest.mark.parametrize("name", LIBRARY)
+def test_what_is_proved_is_what_execution_finds(name: str):
+    """At 12 and 16 ranks both can be done; a proof never contradicts. Only reductions in the network that leave no sum in one step are not decided."""
+    for ranks in (12, 16):
+        for bound in list(LIBRARY[name]().bindings(ranks))[1:2]:
+            try:
+                proof = prove(bound)
+            except NotProvedError:
+                assert "nvls" in name
+                continue
+            assert proof.holds == (violations(bound) == [])
+
+
+@pytest.mark.parametrize("ranks", [131_072, 100_003])
+def test_a_ring_over_any_number_of_ranks_is_proved_by_form(ranks: int):
+    """A power of two and a prime; one rank's moves stand for all."""
+    proof = prove(ring_all_reduce().bind(ranks))
+    assert proof.holds
+    assert proof.symmetry == "by form"
+    assert proof.moves == 2 * (ranks - 1)
+
+
+@pytest.mark.parametrize(
+    "name", ["bruck_all_gather", "pat_reduce_scatter", "double_binary_tree_all_reduce", "binomial_broadcast"]
+)
+def test_trees_and_bruck_over_many_ranks(name: str):
+    proof = prove(LIBRARY[name]().bind(65_537))
+    assert proof.holds
+
+
+def faulty(name: str) -> Schedule:
+    @record("all_reduce")
+    def short(r: Axis) -> None:
+        data = chunks(r.size)
+        for t in steps(r.size - 1):
+            r.send(data[r - t - 1], to=r + 1, reduce=True)
+        for t in steps(r.size - 2):
+            r.send(data[r - t], to=r + 1)
+
+    @record("all_reduce")
+    def twice(r: Axis) -> None:
+        data = chunks(r.size)
+        for t in steps(r.size):
+            r.send(data[r - t - 1], to=r + 1, reduce=True)
+
+    @record("all_gather")
+    def one_rank_differs(r: Axis) -> None:
+        data = chunks(r.size)
+        for t in steps(r.size - 1):
+            r.send(data[select(r < 1, r - t - 1, r - t)], to=r + 1)
+
+    @record("all_gather")
+    def too_few(r: Axis) -> None:
+        data = chunks(r.size)
+        for t in steps(ceil_log(2, r.size)):
+            r.send(data[r, minimum(power(2, t), r.size // 2)], to=r - power(2, t), when=r >= 0)
+
+    @record("broadcast")
+    def forgotten(r: Axis) -> None:
+        root = parameter("root", 0)
+        data = chunks(1)
+        for i in parallel(r.size - 2):
+            transfer(data[0], frm={r: root}, to={r: root + i + 1})
+
+    return {s.name: s for s in (short, twice, one_rank_differs, too_few, forgotten)}[name]
+
+
+@pytest.mark.parametrize("name", ["short", "twice", "one_rank_differs", "forgotten"])
+def test_a_fault_is_not_proved_away(name: str):
+    """Either it is found, or the schedule is not decided; 11 ranks, where execution finds it, too."""
+    bound = faulty(name).bind(11)
+    assert violations(bound) != []
+    try:
+        assert not prove(bound).holds
+    except NotProvedError as undecided:
+        assert "is not decided" in str(undecided)
+
+
+def test_what_cannot_be_decided_says_why():
+    with pytest.raises(NotProvedError, match="131071 steps are too many to take one by one"):
+        prove(chain_broadcast().bind(131_072))
+
+
+def test_rules_of_schedules_are_quoted_by_name():
+    found = verify_schedule(faulty("short").bind(5))
+    assert {v.rule for v in found} <= {rule.name for rule in SCHEDULE_RULES}
+    assert found
+
+
+@pytest.mark.parametrize("name", LIBRARY)
+def test_the_plans_of_the_library_are_legal(name: str):
+    """By the rules of plans: deadlock, races, relaunch, leftovers, result."""
+    for ranks in (3, 4, 6):
+        for bound in list(LIBRARY[name]().bindings(ranks))[-1:]:
+            assert verify_plan(plan_of(bound)).violations == ()

@@ -1,0 +1,192 @@
+"""Collectives between processes give what numpy gives, for every type, operation, size and placement; and a lost rank is named."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from busbw.execution import Communicator, GaveUpError
+from busbw.execution.shared_memory import SharedMemoryError, map_all
+
+from .processes import outcomes_of, run_ranks
+
+SIZES = (0, 1, 3, 4, 5, 63, 1000, 32768, 32769, 100_003)
+"""Elements: none, less than a vector, odd tails, and around and beyond a slot of 128 KiB."""
+TYPES = ("float32", "float64", "float16", "int8", "uint8", "int32", "int64")
+OPERATIONS = {"sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum}
+
+
+def given(rank: int, size: int, dtype: str) -> np.ndarray:
+    """Small whole numbers, so that sums are exact in every type; signs and order differ by rank."""
+    values = (np.arange(size) * (rank + 1) + rank) % 3
+    return values.astype(dtype)
+
+
+def reduced(ranks: int, size: int, dtype: str, op: str) -> np.ndarray:
+    total = given(0, size, dtype)
+    for rank in range(1, ranks):
+        total = OPERATIONS[op](total, given(rank, size, dtype))
+    return total
+
+
+def all_reduces(comm: Communicator) -> None:
+    for size in SIZES:
+        for dtype in TYPES:
+            for op in OPERATIONS:
+                mine = given(comm.rank, size, dtype)
+                np.testing.assert_array_equal(comm.all_reduce(mine, op=op), reduced(comm.ranks, size, dtype, op))
+                np.testing.assert_array_equal(mine, given(comm.rank, size, dtype))  # the source is left alone
+                comm.all_reduce(mine, mine, op)  # in place
+                np.testing.assert_array_equal(mine, reduced(comm.ranks, size, dtype, op))
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_all_reduce_is_numpys_reduction_over_ranks(ranks):
+    run_ranks(ranks, all_reduces)
+
+
+def on_shared_memory(comm: Communicator) -> None:
+    window = comm.shared(1 << 20)
+    for size in SIZES:
+        for start in (0, 1):  # at a vector's alignment, and off it
+            floats = window.array.view(np.float32)
+            source, target = floats[start : start + size], floats[120_000 + start : 120_000 + start + size]
+            source[:] = given(comm.rank, size, "float32")
+            comm.barrier()
+            comm.all_reduce(source, target)
+            np.testing.assert_array_equal(target, reduced(comm.ranks, size, "float32", "sum"))
+            comm.all_reduce(source, source, "max")
+            np.testing.assert_array_equal(source, reduced(comm.ranks, size, "float32", "max"))
+            comm.barrier()
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_on_shared_memory_the_result_is_the_same(ranks):
+    run_ranks(ranks, on_shared_memory)
+
+
+def others(comm: Communicator) -> None:
+    ranks, rank = comm.ranks, comm.rank
+    for size in SIZES:
+        whole = [given(r, size * ranks, "float32") for r in range(ranks)]
+        mine = whole[rank]
+        part = slice(rank * size, (rank + 1) * size)
+        np.testing.assert_array_equal(comm.reduce_scatter(mine), reduced(ranks, size * ranks, "float32", "sum")[part])
+        np.testing.assert_array_equal(comm.all_to_all(mine), np.concatenate([other[part] for other in whole]))
+        np.testing.assert_array_equal(comm.all_gather(mine), np.concatenate(whole))
+        for root in (0, ranks - 1):
+            received = comm.broadcast(mine if rank == root else np.empty_like(mine), root=root)
+            np.testing.assert_array_equal(received, whole[root])
+        # In place, as NCCL has it: the part lies where it belongs in the whole.
+        gathered = np.empty(size * ranks, np.float32)
+        gathered[part] = mine[part]
+        comm.all_gather(gathered[part], gathered)
+        np.testing.assert_array_equal(
+            gathered, np.concatenate([w[r * size : (r + 1) * size] for r, w in enumerate(whole)])
+        )
+        scattered = mine.copy()
+        comm.reduce_scatter(scattered, scattered[part])
+        np.testing.assert_array_equal(scattered[part], reduced(ranks, size * ranks, "float32", "sum")[part])
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_parts_end_where_they_belong(ranks):
+    run_ranks(ranks, others)
+
+
+def averages(comm: Communicator) -> None:
+    mine = np.full(100, comm.rank + 1, np.float32)
+    np.testing.assert_array_equal(comm.all_reduce(mine, op="avg"), np.full(100, (comm.ranks + 1) / 2, np.float32))
+    whole = np.full(100, comm.rank + 1, np.int32)
+    assert comm.all_reduce(whole, op="avg")[0] == sum(range(1, comm.ranks + 1)) // comm.ranks
+
+
+def test_an_average_is_the_sum_over_the_number_of_ranks():
+    run_ranks(2, averages)
+
+
+def brain_floats(comm: Communicator) -> np.ndarray:
+    """1 + 2^-7 and 1: their sum, 2 + 2^-7, lies between two bfloat16 and goes to the even one, 2."""
+    bits = np.array([0x3F81 if comm.rank else 0x3F80, 0x7FC0, 0xC000], np.uint16)  # the third: -2 + -2
+    return comm.all_reduce(bits, dtype="bfloat16")
+
+
+def test_bfloat16_rounds_to_the_nearest_even():
+    for result in run_ranks(2, brain_floats):
+        assert result[0] == 0x4000
+        assert (result[1] & 0x7FFF) > 0x7F80  # NaN
+        assert result[2] == 0xC080  # -4
+
+
+def bits_of_a_sum(comm: Communicator) -> bytes:
+    rng = np.random.default_rng(comm.rank)
+    return comm.all_reduce(rng.standard_normal(70_001).astype(np.float32)).tobytes()
+
+
+def test_all_ranks_get_the_same_bits_in_the_order_of_ranks():
+    results = run_ranks(3, bits_of_a_sum)
+    parts = [np.random.default_rng(rank).standard_normal(70_001).astype(np.float32) for rank in range(3)]
+    assert set(results) == {((parts[0] + parts[1]) + parts[2]).tobytes()}
+
+
+def dies_in_the_second_call(comm: Communicator) -> str:
+    comm.all_reduce(np.ones(8, np.float32))
+    if comm.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    with pytest.raises(GaveUpError) as raised:
+        comm.all_reduce(np.ones(8, np.float32))
+    with pytest.raises(GaveUpError, match="had given up before"):
+        comm.barrier()
+    return str(raised.value)
+
+
+def test_a_rank_that_was_killed_is_named_by_the_others_and_leaves_nothing_behind():
+    outcomes = outcomes_of(2, dies_in_the_second_call, wait_s=5)
+    assert outcomes[1] is None
+    assert outcomes[0] is not None
+    said, raised = outcomes[0]
+    assert raised is None
+    assert "waited 5 s for a signal of rank 1: number 2 was due, 1 had come" in said
+    assert not list(Path("/dev/shm").glob(f"busbw-test-{os.getpid()}-dies*"))
+
+
+def test_a_rank_that_never_comes_is_named():
+    with pytest.raises(SharedMemoryError, match=r"rank 1 of alone-\d+ did not come"):
+        Communicator(0, 2, f"alone-{os.getpid()}", wait_s=0.2)
+    assert not list(Path("/dev/shm").glob(f"busbw-alone-{os.getpid()}*"))
+
+
+def test_a_name_that_is_in_use_is_refused(tmp_path):
+    name = f"twice-{os.getpid()}"
+    hidden = Path(f"/dev/shm/busbw-{name}-0.new")
+    hidden.touch()
+    try:
+        with pytest.raises(SharedMemoryError, match="another job has this name"):
+            map_all(name, 0, 1, 64, 0.1)
+    finally:
+        hidden.unlink()
+
+
+@pytest.mark.parametrize("name", ["", "../etc", "a/b", "x" * 201])
+def test_a_name_is_no_path(name):
+    with pytest.raises(SharedMemoryError, match="is no name"):
+        map_all(name, 0, 1, 64, 0.1)
+
+
+def test_wrong_use_says_what_is_wrong():
+    comm = Communicator(0, 1, f"wrong-{os.getpid()}", wait_s=1)
+    ones = np.ones(6, np.float32)
+    for call, said in (
+        (lambda: comm.all_reduce(ones[::2]), "not contiguous"),
+        (lambda: comm.all_reduce(ones, np.ones(5, np.float32)), "target holds 5 float32, source 6 float32"),
+        (lambda: comm.all_reduce(ones, op="median"), "no operation 'median'"),
+        (lambda: comm.all_reduce(np.ones(3, np.complex64)), "no reduction of complex64"),
+        (lambda: comm.all_to_all(ones, ones), "overlap"),
+        (lambda: comm.broadcast(ones, root=1), "root 1 is none of the ranks 0..0"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            call()
