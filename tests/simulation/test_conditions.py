@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 
+from busbw.collectives.algorithms import LIBRARY
 from busbw.errors import InputError
+from busbw.hardware import find_cluster
 from busbw.hardware.fabrics import FatTree, LinkRates, SingleSwitch
 from busbw.simulation import (
     Background,
@@ -147,3 +149,42 @@ def test_adaptive_routing_avoids_what_d_mod_k_collides_on():
     )
     assert simulate(program, TREE).time_s == pytest.approx(2 * MIB / B)
     assert simulate(program, TREE, routing="adaptive").time_s == pytest.approx(MIB / B)
+
+
+@pytest.mark.parametrize(
+    "conditions",
+    [
+        Conditions(slow_ranks={10: 0.8}),
+        Conditions(slow_ranks={10: 0.8, 99: 0.5}),
+        Conditions(degraded_links={"leaf2 -> spine0": 0.3}),
+        Conditions({10: 0.8}, failed_links=(LinkFailure("leaf2 -> spine0", at_s=3e-4, reroute_s=1e-4),)),
+        Conditions({10: 0.8}, failed_links=(LinkFailure("leaf2 -> spine0", at_s=3e-4, reroute_s=1e-4, until_s=2e-3),)),
+        Conditions(degraded_links={"nic27 -> leaf3": 0.3}),
+    ],
+)
+@pytest.mark.parametrize("algorithm", ["hierarchical_all_reduce", "direct_all_to_all"])
+def test_faults_on_some_rails_leave_the_others_alike(conditions, algorithm):
+    """16 nodes of 8 on 8 rails, leaves of 8: GPUs that nothing is wrong with anywhere turn among themselves; every rank ends as it does alone."""
+    cluster, _ = find_cluster("dgx-h100", 16, {"switch.ports": "16"})
+    schedule = LIBRARY[algorithm]()
+    bound = schedule.bind(16, 8) if len(schedule.axes) == 2 else schedule.bind(128)
+    folded = simulate(bound, cluster, size_bytes=1 << 24, conditions=conditions, record=False)
+    plain = simulate(
+        bound, cluster, size_bytes=1 << 24, conditions=conditions, record=False, fold=False, fast_forward=False
+    )
+    assert np.array_equal(folded.rank_ends_ps(), plain.rank_ends_ps())
+    if algorithm == "hierarchical_all_reduce":
+        assert folded.messages < plain.messages / 2
+
+
+def test_on_three_levels_rails_fold_too():
+    """Leaves of 4 nodes, pods of one leaf a rail: ports towards cores are picked by rail as well, and turn with it."""
+    cluster, _ = find_cluster("dgx-h100", 32, {"switch.ports": "16", "fabric.levels": "3"})
+    bound = LIBRARY["hierarchical_all_reduce"]().bind(32, 8)
+    for conditions in (Conditions({10: 0.8}), Conditions(degraded_links={"leaf2 -> spine0.0": 0.3}), Conditions()):
+        given = {"size_bytes": 1 << 24, "conditions": conditions, "record": False}
+        folded, plain = (
+            simulate(bound, cluster, **given, **how) for how in ({}, {"fold": False, "fast_forward": False})
+        )
+        assert np.array_equal(folded.rank_ends_ps(), plain.rank_ends_ps())
+        assert folded.messages < plain.messages

@@ -348,7 +348,7 @@ def _row(what: Any, size_bytes: int | None, runs: list[Timeline], blame: list[Ca
     if size_bytes is not None and time_s > 0 and what.schedule.kind != "barrier":
         row["algbw_bytes_per_s"] = size_bytes / time_s
         row["busbw_bytes_per_s"] = size_bytes / time_s * bus_factor(what.schedule.kind, what.ranks)
-    row |= {"messages": runs[0].messages * runs[0].folded, "ranks_alike": runs[0].folded}
+    row |= {"messages": runs[0].messages, "ranks_alike": runs[0].folded}
     try:
         row["critical_path_s"] = critical_path(runs[0]).shares_s if not runs[0].stopped else {}
     except InputError as error:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from busbw.hardware.cluster import Cluster
+from busbw.hardware.fabrics.rail_optimised import RailOptimised
 from busbw.hardware.links import IntArray
 from busbw.simulation.network import Network
 from busbw.simulation.program import Channel, Delay, Send, Stream, Table, TaskProgram
@@ -120,6 +121,30 @@ class Conditions:
             link for failure in self.failed_links if _from_start(failure) for link in find_links(network, failure.link)
         }
         return replace(network, slow=slow, dead=frozenset(dead))
+
+    def faulty_gpus(self, network: Network) -> frozenset[int] | None:
+        """Places of GPUs in their nodes that a fault touches anywhere, rails of links included; none where all is well.
+
+        None: noise, others' traffic, or a fault on a link that serves several rails, or inside a node.
+        """
+        if self.none:
+            return frozenset()
+        place, tree = network.place, network.tree
+        if self.speed_spread or self.start_spread_s or self.background or not isinstance(place, Cluster):
+            return None
+        found = {rank % place.node.gpus for rank in self.slow_ranks}
+        names = [*self.degraded_links, *(failure.link for failure in self.failed_links)]
+        for name in names:
+            link = find_links(network, name)[0] - network.first_fabric_link
+            if link < 0 or tree is None or not isinstance(tree, RailOptimised) or tree.levels < 2:
+                return None
+            low = min(int(end[0]) for end in tree.link_ends(np.array([link])))
+            level = int(tree.level(np.array([low]))[0])
+            if level > 1:
+                return None
+            slot_or_leaf = low // tree.down[0] if level == 0 else low - tree.slots
+            found.add(slot_or_leaf % place.node.gpus)
+        return frozenset(found)
 
     def later(self) -> tuple[LinkFailure, ...]:
         """Failures that come while the program runs."""

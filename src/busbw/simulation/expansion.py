@@ -26,7 +26,7 @@ from busbw.simulation.program import (
 )
 from busbw.simulation.symmetry import Orbits
 
-__all__ = ["Expansion", "Outage", "expand"]
+__all__ = ["Expansion", "Outage", "UnfoldableError", "expand"]
 
 _SEND, _RECEIVE, _DRAIN, _DELAY, _COMPUTE, _LOOP, _END, _STOP = range(8)  # Op of cpp/include/busbw/sim/program.hpp
 _NO_I32, _NO_I64, _NO_I8 = np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.int8)
@@ -63,6 +63,10 @@ class Expansion:
     """(L,) the cluster's number of each link, of one of its class where folded; -1 - c: what channel c itself is allowed."""
     capacity: IntArray
     """(L,) units of 1/1024 byte per second."""
+
+
+class UnfoldableError(Exception):
+    """Ways round a link that is down break the symmetry; the run must not be folded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +139,7 @@ def expand(
     sizes = [m.sizes(c) for c, m in zip(program.channels, made, strict=True)]
     to_stream = [
         first_stream[stream_index[c.target]]
-        + np.searchsorted(runners[stream_index[c.target]], orbits.canonical(m.dst) if orbits.digits else m.dst)
+        + np.searchsorted(runners[stream_index[c.target]], orbits.canonical(m.dst) if not orbits.trivial else m.dst)
         for c, m in zip(program.channels, made, strict=True)
     ]
     whole: dict[str, Any] = {
@@ -193,7 +197,7 @@ class _Connections:
 def _members(stream: Stream, ranks: IntArray, orbits: Orbits) -> IntArray:
     if stream.ranks is None:
         return ranks
-    return np.intersect1d(ranks, stream.ranks) if orbits.digits else np.asarray(stream.ranks, np.int64)
+    return np.intersect1d(ranks, stream.ranks) if not orbits.trivial else np.asarray(stream.ranks, np.int64)
 
 
 def _connections(channel: Channel, source: IntArray, base: int, orbits: Orbits) -> _Connections:
@@ -211,7 +215,7 @@ def _incoming(channel: Channel, made: _Connections, receivers: IntArray, orbits:
     """(R, k) channels that lead to ranks; -1 where a rank has fewer."""
     sender, column = channel.peers.senders(receivers)
     there = sender >= 0
-    if orbits.digits:
+    if not orbits.trivial:
         source = orbits.canonical(sender)
         column = channel.peers.column(source, orbits.aligned(sender, receivers[:, None]))
     else:
@@ -221,8 +225,17 @@ def _incoming(channel: Channel, made: _Connections, receivers: IntArray, orbits:
     else:
         row = np.minimum(np.searchsorted(made.source, source), max(len(made.source) - 1, 0))
     if there.all():
-        return made.ids[row, column]
-    return np.where(there, made.ids[np.where(there, row, 0), np.where(there, column, 0)], -1)
+        found = made.ids[row, column]
+    else:
+        found = np.where(there, made.ids[np.where(there, row, 0), np.where(there, column, 0)], -1)
+    if orbits.cycle and found.shape[1] > 1:
+        # A rank that stays hears once from the one sender that stands for several.
+        order = np.argsort(found, axis=1, kind="stable")
+        ranked = np.take_along_axis(found, order, 1)
+        again = np.zeros(found.shape, bool)
+        np.put_along_axis(again, order[:, 1:], ranked[:, 1:] == ranked[:, :-1], 1)
+        found = np.where(again, -1, found)
+    return found
 
 
 def _table(parts: list[IntArray], rows: int) -> tuple[NDArray[Any], IntArray]:
@@ -299,7 +312,7 @@ def _lay_ways(
     tree = network.place
     if (
         isinstance(tree, FatTree)
-        and not orbits.digits
+        and orbits.trivial
         and not special
         and not network.dead
         and network.routing in ("d-mod-k", "ecmp")
@@ -312,10 +325,12 @@ def _lay_ways(
     latency[carried] = ways.latency_ps
     row = np.repeat(carried, np.diff(ways.begin))
     link, stands_for = orbits.links(ways.link)
-    share = ways.share * (orbits.order // stands_for)
+    share = ways.share * (orbits.flows(src[row]) * orbits.unit // stands_for)
     detours = _detours(network, (src, dst), (row, link), outages)
     row, link = np.r_[row, *(d.row for d in detours)], np.r_[link, *(d.link for d in detours)]
-    share = np.r_[share, *(np.ones(len(d.row), np.int64) for d in detours)]
+    if orbits.cycle and any(np.isin((src[d.channels], dst[d.channels]), orbits.cycle_ranks()).any() for d in detours):
+        raise UnfoldableError
+    share = np.r_[share, *(np.full(len(d.row), orbits.unit, np.int64) for d in detours)]
     count = len(src) + sum(len(d.channels) for d in detours)
     links, dense = np.unique(link, return_inverse=True)
     capacity = rate_units(network.rates_of(links)[0]) if len(links) else _NO_I64
@@ -323,7 +338,7 @@ def _lay_ways(
     if len(capped):
         limits = np.repeat([c.rate_bytes_per_s or 0.0 for c, _ in made], [m.count for _, m in made])[capped]
         row, dense = np.r_[row, capped], np.r_[dense, len(links) + np.arange(len(capped))]
-        share = np.r_[share, np.full(len(capped), ways.share_unit)]
+        share = np.r_[share, np.full(len(capped), ways.share_unit * orbits.unit)]
         links, capacity = np.r_[links, -1 - capped], np.r_[capacity, rate_units(limits)]
     # Crossings of one link by one flow become one.
     order = np.lexsort((dense, row))
@@ -331,8 +346,9 @@ def _lay_ways(
     if len(row):
         first = np.flatnonzero(np.r_[True, (np.diff(row) != 0) | (np.diff(dense) != 0)])
         row, dense, share = row[first], dense[first], np.add.reduceat(share, first)
-    unit = int(np.gcd.reduce(np.r_[share, ways.share_unit]))
-    share, share_unit = share // unit, ways.share_unit // unit
+    whole_flow = ways.share_unit * orbits.unit
+    unit = int(np.gcd.reduce(np.r_[share, whole_flow]))
+    share, share_unit = share // unit, whole_flow // unit
     if len(share) and share.max() > _MOST_SHARE:
         raise ValueError("too many links and parts of flows to fold; pass fold=False")
     begin = np.searchsorted(row, np.arange(count + 1))

@@ -15,7 +15,7 @@ from busbw.hardware.cluster import Cluster
 from busbw.hardware.fabrics import Fabric
 from busbw.simulation import _flow
 from busbw.simulation.conditions import Conditions, find_links
-from busbw.simulation.expansion import Expansion, Outage, expand
+from busbw.simulation.expansion import Expansion, Outage, UnfoldableError, expand
 from busbw.simulation.graph import TaskGraph
 from busbw.simulation.lowering import task_program
 from busbw.simulation.network import Network
@@ -89,9 +89,6 @@ def simulate(
             program = task_program(program, size_bytes)
         healthy = Network.of(cluster, routing, seed)
         network = conditions.applied_to(healthy)
-        orbits = Orbits(network, ())
-        if fold and conditions.none and isinstance(program, TaskProgram):
-            orbits = orbits_of(network, program)
         outages = tuple(Outage(find_links(network, f.link), f.at_s, f.reroute_s, f.until_s) for f in conditions.later())
         if isinstance(program, TaskGraph):
             if outages or conditions.background or conditions.start_spread_s:
@@ -100,7 +97,12 @@ def simulate(
             program, expansion = program.expand(network)
         else:
             program = conditions.added_to(program)
-            expansion = expand(program, network, orbits, conditions.slowness(network.ranks), outages)
+            orbits = orbits_of(network, program, conditions.faulty_gpus(network)) if fold else Orbits(network, ())
+            slowness = conditions.slowness(network.ranks)
+            try:
+                expansion = expand(program, network, orbits, slowness, outages)
+            except UnfoldableError:
+                expansion = expand(program, network, Orbits(network, ()), slowness, outages)
     except ValueError as error:
         raise InputError(f"{error}") from error
     _refuse_closed_links(expansion, network)

@@ -50,22 +50,45 @@ class Orbits:
     digits: tuple[Digit, ...]
     node_turn: NodeTurn | None = None
     """Of the digit that numbers GPUs inside nodes, where that one turns."""
+    cycle: tuple[int, ...] = ()
+    """GPUs of a node that turn among themselves, each with its rail, while the others stay: what a fault on some leaves."""
+
+    @property
+    def trivial(self) -> bool:
+        """Whether every rank stands for itself alone."""
+        return not self.digits and not self.cycle
 
     @property
     def order(self) -> int:
-        """Ranks that each rank stands for."""
+        """Ranks that each rank stands for where digits turn, which moves all."""
         return math.prod(digit.size for digit in self.digits)
+
+    @property
+    def unit(self) -> int:
+        """Into how many parts a flow is to be cut, so that what a link of a class carries of it is a whole number."""
+        return max(1, len(self.cycle))
+
+    def flows(self, senders: IntArray) -> IntArray:
+        """How many flows one of each sender stands for."""
+        if not self.cycle:
+            return np.full(len(senders), self.order, np.int64)
+        return np.where(np.isin(np.asarray(senders) % self._gpus, self.cycle), len(self.cycle), 1)
 
     @property
     def _gpus(self) -> int:
         return self.network.place.node.gpus if isinstance(self.network.place, Cluster) else 1
+
+    def cycle_ranks(self) -> IntArray:
+        """Ranks whose GPUs turn among themselves."""
+        ranks = np.arange(self.network.ranks, dtype=np.int64)
+        return ranks[np.isin(ranks % self._gpus, self.cycle)]
 
     def representatives(self) -> IntArray:
         """One rank of each orbit, ascending: the one whose turned digits are 0."""
         ranks = np.arange(self.network.ranks, dtype=np.int64)
         for digit in self.digits:
             ranks = ranks[ranks // digit.rank_stride % digit.size == 0]
-        return ranks
+        return ranks[~np.isin(ranks % self._gpus, self.cycle[1:])] if self.cycle else ranks
 
     def canonical(self, ranks: IntArray) -> IntArray:
         """The representatives of ranks."""
@@ -78,12 +101,18 @@ class Orbits:
             stride = digit.rank_stride
             own = out // stride % digit.size
             out += ((own - np.asarray(by) // stride % digit.size) % digit.size - own) * stride
+        if self.cycle:
+            place = np.full(self._gpus, -1, np.int64)
+            place[list(self.cycle)] = np.arange(len(self.cycle))
+            turn, own = place[np.asarray(by) % self._gpus], place[out % self._gpus]
+            moved = np.array(self.cycle)[(own - turn) % len(self.cycle)]
+            out = np.where((own >= 0) & (turn >= 0), out // self._gpus * self._gpus + moved, out)
         return out
 
     def links(self, link: IntArray) -> tuple[IntArray, IntArray]:
         """The representative of each link, and how many links it stands for."""
         link = np.asarray(link, np.int64)
-        if not self.digits:
+        if self.trivial:
             return link, np.ones(len(link), np.int64)
         first = self.network.first_fabric_link
         out, size = link.copy(), np.full(len(link), self.order, np.int64)
@@ -92,9 +121,10 @@ class Orbits:
             per_node = len(self.network.place.node.graph.links)
             node, local = np.divmod(link[inner], per_node)
             if self.node_turn is not None:
-                size[inner] = self.order // self._gpus * self.node_turn.size[local]
+                size[inner] = self.order // (1 if self.cycle else self._gpus) * self.node_turn.size[local]
                 local = self.node_turn.representative[local]
-            out[inner] = self.canonical(node * self._gpus) // self._gpus * per_node + local
+            turned = self.canonical(node * self._gpus) // self._gpus if self.digits else node
+            out[inner] = turned * per_node + local
         if not inner.all():
             out[~inner], size[~inner] = self._tree_links(link[~inner] - first)
             out[~inner] += first
@@ -120,31 +150,76 @@ class Orbits:
                 part = np.maximum(part, 1)
                 residue = np.where(turned, residue - residue // digit.slot_stride % part * digit.slot_stride, residue)
                 size *= np.where(turned, part, 1)
+        if self.cycle:
+            stride = tree.down[0]  # of rails, whose leaves lie side by side
+            rail = slot // stride % self._gpus
+            moves = (stride % subtree[level] == 0) & np.isin(rail, self.cycle)
+            slot = np.where(moves, slot + (self.cycle[0] - rail) * stride, slot)
+            size = np.where(moves, size * len(self.cycle), size)
+            rail = residue // stride % self._gpus
+            moves = (modulus % (stride * self._gpus) == 0) & np.isin(rail, self.cycle)
+            residue = np.where(moves, residue + (self.cycle[0] - rail) * stride, residue)
+            size = np.where(moves, size * len(self.cycle), size)
         way, place = np.divmod(residue, places[level])
         index = slot // subtree[level] * places[level] + place
         return 2 * (first_cable[level] + index * ways + way) + link % 2, size
 
 
-def orbits_of(network: Network, program: TaskProgram) -> Orbits:
-    """The orbits under all turns of digits that network and program keep."""
+def orbits_of(network: Network, program: TaskProgram, faulty: frozenset[int] | None = frozenset()) -> Orbits:
+    """The orbits under all turns of digits that network and program keep.
+
+    faulty: GPUs of nodes, by place, that conditions touch anywhere; then only the others turn among themselves. None:
+    conditions touch everything.
+    """
     nothing = Orbits(network, ())
-    if network.tree is None or network.routing not in ("d-mod-k", "spray") or network.dead or network.slow:
+    if network.tree is None or network.routing not in ("d-mod-k", "spray") or network.dead or faulty is None:
         return nothing
     if program.ranks != network.ranks:
         return nothing
     found = _digits(network)
+    if faulty:
+        return _orbits_of_rest(network, program, faulty)
     turn = _node_turn(network)
     digits = [digit for digit in found if digit.size > 1 and _kept_by_tree(network, digit)]
-    kept = [digit for digit in digits if _kept_by_program(program, digit)]
+    kept = [digit for digit in digits if _kept_by_program(program, _turned(program.ranks, digit))]
     if turn is not None and found:
         own = turn[0]
-        if _kept_by_tree(network, own) and _kept_by_program(program, own):
+        if _kept_by_tree(network, own) and _kept_by_program(program, _turned(program.ranks, own)):
             return Orbits(network, (*kept, own), turn[1])
     return Orbits(network, tuple(kept))
 
 
-def _node_turn(network: Network) -> tuple[Digit, NodeTurn] | None:
-    """The digit of GPUs inside nodes, where every GPU has a NIC of its own and all are linked alike; None where not."""
+def _orbits_of_rest(network: Network, program: TaskProgram, faulty: frozenset[int]) -> Orbits:
+    """The orbits where GPUs that nothing is wrong with anywhere turn among themselves, each with its rail's leaves."""
+    place, tree, nothing = network.place, network.tree, Orbits(network, ())
+    if (
+        not isinstance(place, Cluster)
+        or not isinstance(tree, RailOptimised)
+        or tree.levels < 2
+        or network.routing != "d-mod-k"
+    ):
+        return nothing
+    gpus = place.node.gpus
+    cycle = tuple(gpu for gpu in range(gpus) if gpu not in faulty)
+    turn = _node_turn(network, cycle)
+    _, places, _ = _levels(tree.down, tree.up, tree.parallel)
+    ports = [int(places[level]) * tree.up[level] * tree.parallel[level] for level in range(len(tree.down))]
+    leaf = tree.down[0]
+    apart = all(leaf % modulus == 0 or modulus % (leaf * gpus) == 0 for modulus in ports)
+    if len(cycle) < 2 or turn is None or not apart:
+        return nothing
+    onto = np.arange(gpus)
+    onto[list(cycle)] = [*cycle[1:], cycle[0]]
+    ranks = np.arange(program.ranks, dtype=np.int64)
+    moved = ranks // gpus * gpus + onto[ranks % gpus]
+    return Orbits(network, (), turn[1], cycle) if _kept_by_program(program, moved) else nothing
+
+
+def _node_turn(network: Network, cycle: tuple[int, ...] = ()) -> tuple[Digit, NodeTurn] | None:
+    """The digit of GPUs inside nodes, where every GPU has a NIC of its own and all (or those of a cycle) are linked alike.
+
+    None where they are not.
+    """
     place, tree = network.place, network.tree
     if not isinstance(place, Cluster) or tree is None or place.node.gpus != place.node.nics or place.node.gpus < 2:
         return None
@@ -162,8 +237,11 @@ def _node_turn(network: Network) -> tuple[Digit, NodeTurn] | None:
     routes = place.routes(src, dst, how="d-mod-k").links
     row = {(int(a), int(b)): links[links >= 0] for a, b, links in zip(src, dst, routes, strict=True)}
 
+    cycle = cycle or tuple(range(gpus))
+    onto = {gpu: cycle[(at + 1) % len(cycle)] for at, gpu in enumerate(cycle)}
+
     def next_one(rank: int) -> int:
-        return rank // gpus * gpus + (rank + 1) % gpus
+        return rank // gpus * gpus + onto.get(rank % gpus, rank % gpus)
 
     for (a, b), links in row.items():
         images = row[next_one(a), next_one(b)]
@@ -172,9 +250,10 @@ def _node_turn(network: Network) -> tuple[Digit, NodeTurn] | None:
         for link, image in zip(links.tolist(), images.tolist(), strict=True):
             if link >= network.first_fabric_link:
                 continue
-            local, onto = link % len(table), image % len(table)
-            alike = table.bandwidth_bytes_per_s[local] == table.bandwidth_bytes_per_s[onto]
-            if turned.setdefault(local, onto) != onto or not alike or table.latency_s[local] != table.latency_s[onto]:
+            local, other_one = link % len(table), image % len(table)
+            alike = table.bandwidth_bytes_per_s[local] == table.bandwidth_bytes_per_s[other_one]
+            alike = alike and table.latency_s[local] == table.latency_s[other_one]
+            if turned.setdefault(local, other_one) != other_one or not alike:
                 return None
     if len(set(turned.values())) != len(turned):
         return None
@@ -244,10 +323,14 @@ def _kept_by_tree(network: Network, digit: Digit) -> bool:
     return True
 
 
-def _kept_by_program(program: TaskProgram, digit: Digit) -> bool:
-    ranks, stride = np.arange(program.ranks, dtype=np.int64), digit.rank_stride
-    own = ranks // stride % digit.size
-    moved = ranks + ((own + 1) % digit.size - own) * stride
+def _turned(ranks: int, digit: Digit) -> IntArray:
+    """(N,) where each rank goes when a digit turns by one."""
+    every, stride = np.arange(ranks, dtype=np.int64), digit.rank_stride
+    own = every // stride % digit.size
+    return np.asarray(every + ((own + 1) % digit.size - own) * stride, np.int64)
+
+
+def _kept_by_program(program: TaskProgram, moved: IntArray) -> bool:
     for stream in program.streams:
         if stream.start_s is not None and len(np.unique(stream.start_s)) > 1:
             return False

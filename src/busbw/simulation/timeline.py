@@ -106,7 +106,7 @@ class Timeline:
 
     @property
     def folded(self) -> int:
-        """Ranks that each simulated rank stands for."""
+        """Ranks that each simulated rank stands for where symmetry moves all of them; 1 where some stand for themselves."""
         return self.expansion.orbits.order
 
     def rank_ends_ps(self) -> IntArray:

@@ -1,0 +1,105 @@
+"""`busbw simulate`: tables, JSON, files for Perfetto, and one clear error for what cannot be."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+FABRIC = ("--cluster", "dgx-h100", "--nodes", "2")
+
+
+def test_the_page_shows_time_and_what_the_critical_path_is_made_of(busbw, golden):
+    ran = busbw("simulate", "collective", "all-reduce", *FABRIC, "--bytes", "1MiB:1GiB:32")
+    assert ran.status == 0
+    golden("simulate_all_reduce.txt", ran.out)
+
+
+def test_json_holds_the_same(busbw):
+    ran = busbw("simulate", "collective", "all_reduce", *FABRIC, "--bytes", "1GiB", "--json")
+    answer = json.loads(ran.out)
+    (row,) = answer["rows"]
+    assert (answer["schema"], answer["ranks"], row["size_bytes"], row["seeds"]) == (1, 16, 2**30, 1)
+    assert sum(row["critical_path_s"].values()) == pytest.approx(row["time_s"])
+    assert row["busbw_bytes_per_s"] == pytest.approx(row["algbw_bytes_per_s"] * 2 * 15 / 16)
+
+
+def test_a_fault_is_named_with_what_it_costs(busbw):
+    ran = busbw(
+        "simulate",
+        "collective",
+        "all-reduce",
+        *FABRIC,
+        "--straggler",
+        "3=0.5",
+        "--degrade-link",
+        "nic0 -> leaf0=0.9",
+        "--json",
+    )
+    causes = json.loads(ran.out)["rows"][0]["causes"]
+    assert [cause["kind"] for cause in causes] == ["slow_rank", "degraded_link"]
+    assert causes[0]["name"] == "rank 3 (node0 gpu3) at 0.5 of its speed"
+    assert causes[0]["saves_s"] > causes[1]["saves_s"] >= 0
+
+
+def test_seeds_give_a_distribution(busbw):
+    ran = busbw(
+        "simulate",
+        "collective",
+        "all-to-all",
+        *FABRIC,
+        "--bytes",
+        "1MiB",
+        "--speed-spread",
+        "0.1",
+        "--seeds",
+        "3",
+        "--json",
+    )
+    row = json.loads(ran.out)["rows"][0]
+    assert row["seeds"] == 3
+    assert row["p99_s"] >= row["time_s"]
+
+
+def test_perfetto_opens_the_tasks(busbw, tmp_path):
+    file = tmp_path / "trace.json"
+    ran = busbw(
+        "simulate", "collective", "all-gather", *FABRIC, "--bytes", "1MiB", "--no-fold", "--perfetto", str(file)
+    )
+    assert ran.status == 0
+    events = json.loads(file.read_text())["traceEvents"]
+    messages = [event for event in events if event["ph"] == "X"]
+    assert {event["pid"] for event in messages} == set(range(16))
+    assert all(event["dur"] > 0 for event in messages)
+    assert {event["args"]["name"] for event in events if event["ph"] == "M"} >= {"rank 9 (node1 gpu1)"}
+
+
+def test_a_graph_is_simulated(busbw, tmp_path):
+    file = tmp_path / "two.goal"
+    file.write_text(
+        "num_ranks 2\nrank 0 {\nl1: calc 1000\nl2: send 1b to 1 tag 1\nl2 requires l1\n}\nrank 1 {\nl1: recv 1b from 0 tag 1\n}\n"
+    )
+    row = json.loads(busbw("simulate", "graph", str(file), *FABRIC, "--json").out)["rows"][0]
+    assert row["time_s"] == pytest.approx(1e-6 + 0.6e-6, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("all-redcue", *FABRIC), "nearest: all-reduce"),
+        (("all-reduce", *FABRIC, "--algorithm", "ringg"), "nearest: ring_all_reduce"),
+        (("all-reduce", *FABRIC, "--algorithm", "nvls_all_reduce"), "in the network, which is not simulated yet"),
+        (("all-reduce", *FABRIC, "--fail-link", "nic0 -> leaf0"), "no way leads from node0 nic0 to node1 nic0"),
+        (("all-reduce", *FABRIC, "--fail-link", "leaf7 -> spine0"), "no leaf7 in this fabric"),
+        (("all-reduce", *FABRIC, "--degrade-link", "nic0 -> leaf0=0"), "above 0, or fail the link"),
+        (("all-reduce", *FABRIC, "--straggler", "99=0.5"), "rank 99"),
+        (("all-reduce", *FABRIC, "--straggler", "fast"), "NAME=VALUE"),
+        (("all-reduce", *FABRIC, "--routing", "psychic"), "there is d-mod-k, ecmp, spray, adaptive"),
+        (("all-reduce", *FABRIC, "--memory-limit", "1MiB"), "memory limit"),
+        (("all-reduce", "--cluster", "dgx-h10"), "dgx-h100"),
+    ],
+)
+def test_what_cannot_be_is_one_error_that_says_how_to_mend_it(busbw, arguments, said):
+    ran = busbw("simulate", "collective", *arguments)
+    assert (ran.status, ran.out) == (2, "")
+    assert said in " ".join(ran.err.split())
