@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from busbw.accuracy import REFUSALS, read_measured, score
+from busbw.accuracy import REFUSALS, read_measured, score, shipped_reports
 from busbw.accuracy.measured import PEAK_BYTES
 from busbw.errors import InputError
 from busbw.prediction import Situation, predict_in
@@ -120,3 +120,12 @@ def test_every_row_of_a_strangers_table_is_scored_or_refused_with_a_kind(tmp_pat
     assert len(found.rows) + found.refused == 2
     assert all(refusal.kind in REFUSALS for table in found.tables for refusal in table.refused)
     assert all(0 < scored.low_s <= scored.predicted_s <= scored.high_s for scored in found.rows)
+
+
+def test_shipped_reports_are_read_in_full():
+    """Every row of every report has hardware that the catalogue knows, and says where it is from."""
+    for table in shipped_reports():
+        assert table.rows
+        assert not table.refused
+        assert table.is_scored
+        assert "#" in table.campaign

@@ -139,3 +139,62 @@ def test_every_parameter_of_the_shipped_calibration_has_a_prior_and_a_source():
     assert set(shipped.parameters) == set(priors().parameters)
     assert all(parameter.source for parameter in shipped.parameters.values())
     assert shipped.fitted_to
+
+
+@pytest.mark.parametrize(("domains", "inside", "crossings"), [(1, 8, 0), (2, 8, 2), (4, 8, 4), (2, 1, 1), (16, 1, 15)])
+def test_a_ring_passes_between_domains_as_often_as_its_longest_way_does(domains, inside, crossings):
+    """Of N hops in a ring a part takes N-1: with GPUs to spare a hop inside, it passes all D borders; alone D-1."""
+    where = replace(H100, ranks=domains * inside, domains=domains, nvls=False)
+    rings = [move for move in movements("all_gather", where) if move.algorithm == "Ring"]
+    assert {(move.intra_steps, move.inter_steps) for move in rings} == {(domains * inside - 1 - crossings, crossings)}
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "expected"),
+    [(1 << 30, 128 * 131072), ((1 << 30) - 1, 128 * 65536), ((64 << 20) - 1, 128 * 32768), (1 << 20, 128 * 16384)],
+)
+def test_nvls_moves_a_chunk_of_each_channel_and_head_at_once(size_bytes, expected):
+    """Hopper: 16 channels x 8 heads. Chunks halve below 64 rounds of 128 KiB (1 GiB), 8 of 64 KiB (64 MiB), 2 of 32 KiB (8 MiB)."""
+    one = replace(H100, ranks=8, domains=1)
+    assert moves_of(movements("all_reduce", one)[-1:], one, np.array([float(size_bytes)])).round_bytes == [expected]
+
+
+def test_tcp_carries_no_more_over_faster_nics():
+    """The CPU copies: 8 NICs of 200 Gb/s carry no more than one of 100 Gb/s."""
+    figures = load_calibration().figures("ampere", "sockets")
+    slow = replace(H100, gpu="ampere", network="sockets", network_bytes_per_s=12.5e9, nvls=False)
+    fast = replace(slow, network_bytes_per_s=200e9)
+    assert times(fast, "all_reduce", figures) == pytest.approx(times(slow, "all_reduce", figures))
+
+
+def test_a_site_that_launches_slowly_widens_small_sizes_and_not_large_ones():
+    """The interval follows what the time is made of: launch differs from site to site, links hardly."""
+    one = replace(H100, ranks=8, domains=1, node="dgx-h100")
+    found = predict_in(one, "all_reduce", [8, 1 << 33])
+    small, large = ((found.high_s - found.low_s) / 2 / found.time_s).tolist()
+    assert small > 0.3
+    assert large < 0.15
+
+
+def test_every_parameter_that_was_fitted_has_an_uncertainty():
+    """A class that was measured is never known worse than before it was: prior spreads of common value and class together."""
+    for name, parameter in load_calibration().parameters.items():
+        assert 0 < parameter.uncertainty <= parameter.spread * 1.01, name
+        for key, uncertainty in parameter.class_uncertainty.items():
+            assert 0 < uncertainty <= 1.01 * np.hypot(parameter.spread, parameter.class_spread), (name, key)
+
+
+def test_pcie_between_more_gpus_than_share_a_switch_carries_less_for_each():
+    """Two GPUs below one switch reach the slot's rate; four pass root complexes, which more GPUs share."""
+    pair = Situation(2, 1, "blackwell-pcie", 63e9, "none", "infiniband", 0.0, 0, False, False, "NCCL")
+    figures = load_calibration().figures(pair.gpu, pair.network)
+    rates = [
+        bus_factor("all_reduce", n) / times(replace(pair, ranks=n), "all_reduce", figures)[-1].min() for n in (2, 4)
+    ]
+    assert rates[1] < 0.9 * rates[0]
+
+
+def test_an_interval_can_be_asked_for_without_a_prediction():
+    """Of an all_reduce by the fastest algorithm: below 1 and above."""
+    low, high = load_calibration().interval(H100, 1 << 30)
+    assert low < 1 < high

@@ -6,7 +6,7 @@
 from busbw.accuracy.beside import BesideRow, beside
 from busbw.accuracy.curves import curves_of_table, kernel_curves, read_all
 from busbw.accuracy.files import Scorable, read_scorable
-from busbw.accuracy.measured import REFUSALS, MeasuredRow, MeasuredTable, Refusal, read_measured
+from busbw.accuracy.measured import REFUSALS, MeasuredRow, MeasuredTable, Refusal, read_measured, shipped_reports
 from busbw.accuracy.observed import Observed, ObservedRow, as_measured, observed_tables, situation_said
 from busbw.accuracy.score import Score, ScoredRow, ScoredTable, calibrate, score, score_left_out
 
@@ -33,5 +33,6 @@ __all__ = [
     "read_scorable",
     "score",
     "score_left_out",
+    "shipped_reports",
     "situation_said",
 ]

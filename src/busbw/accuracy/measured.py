@@ -9,6 +9,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ __all__ = [
     "Refusal",
     "allowed_by",
     "read_measured",
+    "shipped_reports",
 ]
 
 REFUSALS = ("layout-unknown", "not-measured", "hardware-unknown", "unsupported")
@@ -117,6 +119,12 @@ def read_measured(path: Path) -> MeasuredTable:
             f"{path}: no measured/1 table: an object with `hardware`, `collective` and `rows` was expected."
         )
     return _table(document, path.stem)
+
+
+def shipped_reports() -> list[MeasuredTable]:
+    """Tables of public reports that ship with the package: a few rows each of hardware that larger collections lack."""
+    text = (resources.files("busbw.accuracy") / "reports.json").read_text(encoding="utf-8")
+    return [_table(document, document["id"]) for document in json.loads(text)]
 
 
 def _table(document: Mapping[str, Any], stem: str) -> MeasuredTable:
@@ -235,8 +243,8 @@ def _situation(
     only_network = "network forced" in _text(hardware, "intra_link")
     rate, shape = intra_rate(accelerator)
     kind = gpu_class(accelerator)
-    if not joined and shape != "none":
-        rate, shape = _pcie(accelerator), "none"
+    if not joined:
+        rate, shape = _pcie(accelerator), "pairs"
         kind = f"{kind.removesuffix('-pcie')}-pcie"
     if only_network:
         domains, nodes = ranks, max(1, nodes)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from busbw.accuracy.curves import curves_of_table, movements_of, pick_of
-from busbw.accuracy.measured import MeasuredRow, MeasuredTable, Refusal, curves_of
+from busbw.accuracy.measured import MeasuredRow, MeasuredTable, Refusal, curves_of, shipped_reports
 from busbw.errors import InputError
 from busbw.notebooks import html_table
 from busbw.prediction import (
@@ -178,25 +178,36 @@ def score_left_out(tables: Sequence[MeasuredTable], others: Sequence[Curve] = ()
     campaigns = sorted({table.campaign for table in tables})
     if len({*campaigns, *(curve.campaign for curve in others)}) < _FEWEST_CAMPAIGNS:
         raise InputError("leaving a campaign out leaves nothing to fit to: pass tables of two campaigns or more.")
-    curves = [*(curve for table in tables for curve in curves_of_table(table)), *others]
-    fitted = cross_validated(curves, campaigns)
-    errors = left_out_errors(tables, fitted)
+    curves = _with_reports(tables, others)
+    judged = [*tables, *(report for report in shipped_reports() if report.campaign not in campaigns)]
+    fitted = cross_validated(curves, sorted({table.campaign for table in judged}))
+    errors = left_out_errors(judged, fitted)
     with_intervals = {
-        campaign: with_deviations(calibration, [found for found in errors if found.campaign != campaign])
-        for campaign, calibration in fitted.items()
+        campaign: with_deviations(fitted[campaign], [found for found in errors if found.campaign != campaign])
+        for campaign in campaigns
     }
     return score(tables, with_intervals)
 
 
 def calibrate(tables: Sequence[MeasuredTable], others: Sequence[Curve] = ()) -> Calibration:
     """The calibration of tables and other curves, with intervals from leaving each campaign of `tables` out once."""
-    curves = [*(curve for table in tables for curve in curves_of_table(table)), *others]
+    curves = _with_reports(tables, others)
     everything = fit(curves)
     healthy = [table for table in tables if table.is_scored]
     if not healthy or len({curve.campaign for curve in curves}) < _FEWEST_CAMPAIGNS:
         return everything  # with the priors' interval: nothing can be left out
-    fitted = cross_validated(curves, sorted({table.campaign for table in healthy}))
-    return with_deviations(everything, left_out_errors(healthy, fitted))
+    known = {table.campaign for table in healthy}
+    judged = [*healthy, *(report for report in shipped_reports() if report.campaign not in known)]
+    fitted = cross_validated(curves, sorted({table.campaign for table in judged}))
+    return with_deviations(everything, left_out_errors(judged, fitted))
+
+
+def _with_reports(tables: Iterable[MeasuredTable], others: Iterable[Curve]) -> list[Curve]:
+    """The curves of tables, others, and shipped reports; a report whose campaign is given is not taken twice."""
+    given = [*(curve for table in tables for curve in curves_of_table(table)), *others]
+    known = {curve.campaign for curve in given}
+    reports = (curve for table in shipped_reports() for curve in curves_of_table(table))
+    return [*given, *(curve for curve in reports if curve.campaign not in known)]
 
 
 def left_out_errors(tables: Iterable[MeasuredTable], fitted: Mapping[str, Calibration]) -> list[Errors]:

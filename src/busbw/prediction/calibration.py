@@ -88,7 +88,7 @@ class Spread:
 
 COMPONENTS = {
     "row": 0.03,
-    "latency": 0.3,
+    "launch": 0.5,
     "network": 0.3,
     "unseen_network": 0.6,
     "links": 0.04,
@@ -97,12 +97,12 @@ COMPONENTS = {
     "unseen_nics": 0.2,
     "fill": 0.3,
     "unknown_choice": 0.1,
-    "far": 0.05,
+    "racks": 0.2,
 }
 """What makes measured and predicted times differ, each a standard deviation of a logarithm: of a row, whatever it is; of the part
-of the time that the name says, from site to site (latency: launch and steps inside a domain; network: its latency); unseen: of classes that
-fewer than two campaigns measured; unknown_choice: where the algorithm that ran is not known; far: of the wire for each
-doubling of domains beyond four. Guesses, until `with_deviations` puts what tables not fitted to show in their place."""
+of the time that the name says, from site to site (network: its latency); unseen: of classes that
+fewer than two campaigns measured; unknown_choice: where the algorithm that ran is not known; racks: of the wire for each
+doubling of NVLink domains larger than a board beyond four. Guesses, until `with_deviations` puts what tables not fitted to show in their place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +113,7 @@ class Calibration:
     fitted_to: tuple[str, ...] = ()
     seen_gpus: tuple[str, ...] = ()
     seen_networks: tuple[str, ...] = ()
+    """GPU class/network: of networks that campaigns enough measured, with which GPUs."""
     components: Mapping[str, float] = field(default_factory=lambda: dict(COMPONENTS))
     spreads: Mapping[str, Spread] = field(default_factory=dict)
     """By size class."""
@@ -122,8 +123,8 @@ class Calibration:
         return {name: parameter.of(gpu, network) for name, parameter in self.parameters.items()}
 
     def has_seen(self, gpu: str, network: str | None) -> bool:
-        """Whether both classes were fitted; network None: only one domain, so it does not matter."""
-        return gpu in self.seen_gpus and (network is None or network in self.seen_networks)
+        """Whether both classes were fitted, and together; network None: only one domain, so it does not matter."""
+        return gpu in self.seen_gpus and (network is None or f"{gpu}/{network}" in self.seen_networks)
 
     def deviations(self, where: Situation, found: Parts, known_choice: bool = True) -> FloatArray:
         """Standard deviation of log(measured / predicted), (E,).
@@ -138,24 +139,23 @@ class Calibration:
 
     def shares(self, where: Situation, found: Parts, known_choice: bool) -> dict[str, FloatArray]:
         """How much of each component a time has, (E,) each."""
-        several = where.domains > 1
-        unseen_gpu, unseen_network = (
-            not self.has_seen(where.gpu, None),
-            several and where.network not in self.seen_networks,
-        )
+        unseen_gpu = not self.has_seen(where.gpu, None)
+        unseen_network = where.domains > 1 and not self.has_seen(where.gpu, where.network)
+        # Latency is of GPU and network together; what NICs carry is the network's.
+        unseen_nics = not any(pair.endswith(f"/{where.network}") for pair in self.seen_networks)
         total, one = found.total_s, np.ones_like(found.total_s)
         wire = (total - found.launch_s - found.latency_s - found.fill_s) / total
         inside = np.where(found.intra_s >= found.inter_s, wire, 0.0)
-        far = max(0.0, math.log2(where.domains / _DOMAINS_SEEN))
+        racks = max(0.0, math.log2(where.domains / _RACKS_SEEN)) if where.domain_ranks > _BOARD else 0.0
         return {
             "row": one,
-            "latency": (found.launch_s + found.latency_s - found.network_s) / total,
+            "launch": found.launch_s / total,
             "unseen_network" if unseen_network else "network": found.network_s / total,
             "unseen_links" if unseen_gpu else "links": inside,
-            "unseen_nics" if unseen_network else "nics": wire - inside,
+            "unseen_nics" if unseen_nics else "nics": wire - inside,
             "fill": found.fill_s / total,
             "unknown_choice": one * (not known_choice),
-            "far": wire * far,
+            "racks": wire * racks,
         }
 
     def of_parameters(self, where: Situation, found: Parts) -> FloatArray:
@@ -200,8 +200,8 @@ class Calibration:
         return math.hypot(parameter.uncertainty, parameter.class_spread) if known is None else known
 
 
-_DOMAINS_SEEN = 4
-"""More were measured by few."""
+_RACKS_SEEN, _BOARD = 4, 8
+"""NVLink domains larger than a board: up to three were measured as predicted, the one table of more takes twice as long."""
 _NO_SPREAD = Spread(-1.3, 1.3, 0)
 """Before anything was left out: 80 % of a normal distribution."""
 

@@ -43,7 +43,8 @@ def model_in(where: Situation) -> Communicator | None:
         topology, _ = node_to_nccl_topology(node, hosts)
         if where.domains > 1:
             nets = max(1, min(where.nics // hosts, node.nics))
-            topology = cut_topology(topology, per_host, nets, where.network_bytes_per_s / hosts / nets)
+            rate = where.network_bytes_per_s / hosts / nets
+            topology = cut_topology(topology, per_host, nets, rate, gpudirect=where.network != "sockets")
         else:
             topology = cut_topology(topology, per_host)
         return communicator(topology, where.domains)
@@ -122,9 +123,14 @@ def chosen(
 
 
 def cut_topology(
-    topology: NcclTopology, gpus: int, nets: int | None = None, net_bytes_per_s: float | None = None
+    topology: NcclTopology,
+    gpus: int,
+    nets: int | None = None,
+    net_bytes_per_s: float | None = None,
+    *,
+    gpudirect: bool = True,
 ) -> NcclTopology:
-    """The topology with the first `gpus` GPUs of each host, and `nets` of its NICs at another rate.
+    """The topology with the first `gpus` GPUs of each host, and `nets` of its NICs at another rate, or without GPUDirect.
 
     Of all GPUs' NICs every second, third ... stays, so that they stay spread over sockets; of some GPUs' the first ones.
     """
@@ -154,8 +160,9 @@ def cut_topology(
         if isinstance(element, Gpu):
             rank = str(next(ranks))
             attributes = tuple((key, rank if key == "rank" else value) for key, value in attributes)
-        if isinstance(element, Net) and speed is not None:
-            attributes = tuple((key, speed if key == "speed" else value) for key, value in attributes)
+        if isinstance(element, Net):
+            changed = ({"speed": speed} if speed is not None else {}) | ({} if gpudirect else {"gdr": "0"})
+            attributes = tuple((key, changed.get(key, value)) for key, value in attributes)
         return replace(element, attributes=attributes, children=children)
 
     roots = tuple(left for root in topology.roots if (left := cut(root)) is not None)

@@ -47,8 +47,8 @@ _ROWS_OF_A_CURVE = 8
 _SETTLED = 1e-3
 """Two steps in a row that lower the loss by less than this share end the search. A guess."""
 _ROUNDS = 100
-_GUESS = 1.0
-_FAR_OFF = 2.5
+_GUESS = 2.0
+_FAR_OFF = 1.6
 """Of the components' search: rounds; rows that a guess is worth; and where an error says no more how wide errors are. Guesses."""
 _NUDGE = 1e-4
 """Step of a derivative, as a logarithm."""
@@ -105,7 +105,11 @@ class _Space:
             spreads.append(parameter.spread)
             for key in self.classes(parameter):
                 self.place[name, key] = len(spreads)
-                spreads.append(parameter.class_spread)
+                spreads.append(
+                    np.hypot(parameter.class_spread, parameter.spread)
+                    if key in parameter.classes
+                    else parameter.class_spread
+                )
         self.sites = len(spreads)
         for spread in (_SITE_LAUNCH, _SITE_NETWORK, _SITE_WIRE):
             spreads += [spread] * len(self.campaigns)
@@ -116,9 +120,10 @@ class _Space:
 
     def value(self, name: str, key: str | None, unknowns: FloatArray) -> float:
         parameter = self.prior.parameters[name]
-        base = parameter.classes.get(key, parameter.value) if key else parameter.value
+        if key is not None and key in parameter.classes:  # with a prior of its own: what is common says nothing of it
+            return float(parameter.classes[key] * np.exp(unknowns[self.place[name, key]]))
         shift = unknowns[self.place[name, None]] + (unknowns[self.place[name, key]] if key else 0.0)
-        return float(base * np.exp(shift))
+        return float(parameter.value * np.exp(shift))
 
     def site(self, unknowns: FloatArray, campaign: IntArray) -> FloatArray:
         """How much longer launch, network and wire take at the campaign of each row, (3, R)."""
@@ -139,9 +144,7 @@ class _Space:
         """deviations: standard deviations of values, by the place of unknowns; a class's includes the common one's."""
         parameters = {}
         for name, parameter in self.prior.parameters.items():
-            common = float(np.exp(unknowns[self.place[name, None]]))
-            # A class that was not measured keeps its prior, moved as the common value was.
-            classes = {key: value * common for key, value in parameter.classes.items()}
+            classes = dict(parameter.classes)
             classes |= {key: self.value(name, key, unknowns) for key in self.classes(parameter)}
             parameters[name] = Parameter(
                 self.value(name, None, unknowns),
@@ -155,7 +158,10 @@ class _Space:
             )
         gpus = _seen((c.where.gpu, c.campaign) for c in curves)
         networks = _seen((c.where.network, c.campaign) for c in curves if c.where.domains > 1)
-        return Calibration(parameters, tuple(sorted({c.name for c in curves})), gpus, networks)
+        pairs = {
+            f"{c.where.gpu}/{c.where.network}" for c in curves if c.where.domains > 1 and c.where.network in networks
+        }
+        return Calibration(parameters, tuple(sorted({c.name for c in curves})), gpus, tuple(sorted(pairs)))
 
 
 def _seen(pairs: Iterable[tuple[str, str]]) -> tuple[str, ...]:
@@ -252,8 +258,9 @@ class _Fit:
         for name, parameter in space.prior.parameters.items():
             nudged, _ = _at_site(parts(moves, {**figures, name: figures[name] * np.exp(_NUDGE)}), site)
             slope = (nudged - base) / base / _NUDGE
-            jacobian[:, space.place[name, None]] = slope
             member = gpu if parameter.by == "gpu" else network
+            own = [number for number, key in enumerate(space.classes(parameter)) if key in parameter.classes]
+            jacobian[:, space.place[name, None]] = np.where(np.isin(member, own), 0.0, slope)
             for number, key in enumerate(space.classes(parameter)):
                 jacobian[:, space.place[name, key]] = np.where(member == number, slope, 0.0)
         row = np.arange(len(base))
@@ -317,12 +324,16 @@ def fit(curves: Sequence[Curve], prior: Calibration | None = None, start: Calibr
             common = np.log(have.value / known.value)
             if key is None:
                 begin[place] = common
+            elif key in known.classes:
+                begin[place] = np.log(have.classes[key] / known.classes[key])
             elif key in have.classes:
-                begin[place] = np.log(have.classes[key] / known.classes.get(key, known.value)) - common
+                begin[place] = np.log(have.classes[key] / known.value) - common
     found, covariance = _Fit(space, _problem([_thinned(curve) for curve in curves], space)).run(begin)
     variance = np.diag(covariance).copy()
     for (name, key), place in space.place.items():
-        if key is not None:  # of common value and deviation together
+        if (
+            key is not None and key not in space.prior.parameters[name].classes
+        ):  # of common value and deviation together
             other = space.place[name, None]
             variance[place] += covariance[other, other] + 2 * covariance[place, other]
     return space.calibration(found, np.sqrt(np.maximum(variance, 0.0)), curves)
@@ -367,8 +378,10 @@ def with_deviations(calibration: Calibration, errors: Sequence[Errors]) -> Calib
     """The calibration with intervals from errors on campaigns that were left out of the fit they come from.
 
     First the components: those under which the errors are likeliest, taken as normal and independent, errors beyond
-    _FAR_OFF deviations counted as if there. Then the percentiles 10 and 90 of errors over their deviation, by size class.
-    Campaigns weigh as the square root of their rows: neighbours err together.
+    _FAR_OFF deviations counted as if there. Then percentiles of errors over their deviation, by size class. Rows of a
+    campaign err together: were they one, a new campaign would lie beyond all n with probability 1/(n+1) on each side; were
+    they independent, with none. The ends are between: percentiles 10 - 25/(n+1) and 90 + 25/(n+1). A guess, judged by
+    coverage on campaigns left out. Campaigns weigh as the square root of their rows.
     """
     if not errors:
         return calibration
@@ -395,11 +408,13 @@ def with_deviations(calibration: Calibration, errors: Sequence[Errors]) -> Calib
     found_components = dict(zip(names, np.sqrt(components).tolist(), strict=True))
     deviation = np.sqrt(known + squares @ components)
     sizes = np.array([size_class(size) for found in errors for size in found.size_bytes.tolist()])
+    campaign = np.concatenate([np.full(len(found.error), found.campaign) for found in errors])
     spreads = {}
     for name in SIZE_CLASSES:
         mine = sizes == name
         if mine.sum() >= _FEWEST_ERRORS:
-            low, high = _quantiles(np.stack([error[mine] / deviation[mine], weight[mine]], 1), (0.1, 0.9))
+            tail = max(0.0, 0.1 - 0.25 / (len(set(campaign[mine].tolist())) + 1))
+            low, high = _quantiles(np.stack([error[mine] / deviation[mine], weight[mine]], 1), (tail, 1 - tail))
             spreads[name] = Spread(min(low, 0.0), max(high, 0.0), int(mine.sum()))
     return replace(calibration, components=found_components, spreads=spreads)
 

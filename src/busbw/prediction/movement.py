@@ -79,6 +79,14 @@ def movements(collective: str, where: Situation) -> list[Movement]:
     return found
 
 
+def _crossings(where: Situation) -> float:
+    """How often a part that goes round a ring passes from domain to domain.
+
+    It takes N-1 of N hops, so all D crossings where the hop that it spares may be inside a domain.
+    """
+    return 0.0 if where.domains == 1 else where.domains - (where.domain_ranks == 1)
+
+
 def _ring_links(where: Situation) -> float:
     """Share of a mesh's links that rings use: n-1 of n paths through n GPUs in one domain, all where a path may end.
 
@@ -102,7 +110,7 @@ def _all_reduce(where: Situation) -> list[Movement]:
     depth = math.floor(math.log2(domains)) if several else 0
     ring = 2 * (ranks - 1) / ranks
     hops = 2.0 * (ranks - 1)
-    crossings = 2.0 * (domains - 1)
+    crossings = 2.0 * _crossings(where)
     # Double trees: in two domains each is the root of half the data, so S passes each way; deeper, an inner domain of one
     # tree takes two children's halves and passes one up and two down: 2 S (nccl-formats.md, section 1).
     tree_wire = 0.0 if not several else 1.0 if domains == 2 else 2.0
@@ -153,7 +161,17 @@ def _gather(where: Situation) -> list[Movement]:
     wire = (ranks - 1) / ranks
     across = wire if domains > 1 else 0.0
     found = [
-        Movement("Ring", protocol, ranks - domains, domains - 1.0, wire, across, "ring", _ring_links(where), 1 / ranks)
+        Movement(
+            "Ring",
+            protocol,
+            ranks - 1.0 - _crossings(where),
+            _crossings(where),
+            wire,
+            across,
+            "ring",
+            _ring_links(where),
+            1 / ranks,
+        )
         for protocol in PROTOCOLS
     ]
     if where.nvls and domains == 1:
