@@ -33,9 +33,9 @@ _USUAL_SOCKETS_GB_PER_S = 2.5
 """25 Gb/s Ethernet, and about what IPoIB reaches: between the rates of `sockets` in expected.json."""
 _MOST_RANKS, _MOST_SIZES = 1 << 20, 1000
 """Of what a file claims more is damage."""
-_LEVEL_SPREAD = {"small": (0.15, 0.30), "middle": (0.25, 0.30), "large": (0.06, 0.12)}
+_LEVEL_SPREAD = {"small": (0.25, 0.30), "middle": (0.25, 0.30), "large": (0.06, 0.12)}
 """Least and most standard deviation of the logarithm of measured over predicted; between them what the calibration's interval
-says; in the middle the choice of the algorithm is uncertain too. Beyond the most its tails are other causes, which healthy may have and a fault that is to be named may not."""
+says; small sizes differ by site, and in the middle the choice of the algorithm is uncertain too. Beyond the most its tails are other causes, which healthy may have and a fault that is to be named may not."""
 _INTERVAL_IN_SPREADS = 2.56
 """80 % of a normal distribution lie within 1.28 spreads of its middle."""
 _SHAPE_SPREAD = 0.12
