@@ -182,3 +182,19 @@ def test_every_parameter_that_was_fitted_has_an_uncertainty():
         assert 0 < parameter.uncertainty <= parameter.spread * 1.01, name
         for key, uncertainty in parameter.class_uncertainty.items():
             assert 0 < uncertainty <= 1.01 * np.hypot(parameter.spread, parameter.class_spread), (name, key)
+
+
+def test_pcie_between_more_gpus_than_share_a_switch_carries_less_for_each():
+    """Two GPUs below one switch reach the slot's rate; four pass root complexes, which more GPUs share."""
+    pair = Situation(2, 1, "blackwell-pcie", 63e9, "none", "infiniband", 0.0, 0, False, False, "NCCL")
+    figures = load_calibration().figures(pair.gpu, pair.network)
+    rates = [
+        bus_factor("all_reduce", n) / times(replace(pair, ranks=n), "all_reduce", figures)[-1].min() for n in (2, 4)
+    ]
+    assert rates[1] < 0.9 * rates[0]
+
+
+def test_an_interval_can_be_asked_for_without_a_prediction():
+    """Of an all_reduce by the fastest algorithm: below 1 and above."""
+    low, high = load_calibration().interval(H100, 1 << 30)
+    assert low < 1 < high

@@ -243,8 +243,8 @@ def _situation(
     only_network = "network forced" in _text(hardware, "intra_link")
     rate, shape = intra_rate(accelerator)
     kind = gpu_class(accelerator)
-    if not joined and shape != "none":
-        rate, shape = _pcie(accelerator), "none"
+    if not joined:
+        rate, shape = _pcie(accelerator), "pairs"
         kind = f"{kind.removesuffix('-pcie')}-pcie"
     if only_network:
         domains, nodes = ranks, max(1, nodes)

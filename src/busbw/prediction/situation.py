@@ -29,7 +29,7 @@ class Situation:
     intra_bytes_per_s: float
     """What one GPU can send to the others of its domain, line rate, one direction."""
     shape: str
-    """switch, mesh (a link to each peer) or none (PCIe)."""
+    """switch, mesh (a link to each peer), pairs (bridges, and PCIe between pairs) or none (PCIe)."""
     network: str
     """One of NETWORKS; of no meaning in one domain."""
     network_bytes_per_s: float

@@ -46,6 +46,8 @@ _MOST_HEADS = 32
 _SOCKETS_BYTES_PER_S = 4e9
 """What TCP of a node carries, however fast its NICs: the CPU copies. Source: NVIDIA/nccl#450,
 4 to 6 GB/s at 100 Gb/s with streams and threads tuned; the lower end without."""
+_UNDER_A_SWITCH = 2
+"""GPUs that share a PCIe switch in most servers; what more of them send each other passes CPUs."""
 _REFERENCE_DOMAIN = 8
 """GPUs of the domain that nvls_step_s is said of: an HGX board."""
 
@@ -66,6 +68,7 @@ class Moves:
     domains: FloatArray  # (E,)
     copied_line_s: FloatArray  # (E,) of what stays at home, as if it took a link
     fullness: FloatArray  # (E,) of a channel in LL, 0 to 1
+    through_host: FloatArray  # (E,) 1 where PCIe between more than two GPUs carries the data, else 0
     round_bytes: FloatArray  # (E,) that NVLS moves at once
 
     def __len__(self) -> int:
@@ -116,6 +119,7 @@ def moves_of(found: Sequence[Movement], where: Situation, sizes_bytes: FloatArra
         ranks=np.full(len(size), float(where.ranks)),
         domains=np.full(len(size), float(where.domains)),
         copied_line_s=size * column([move.copied / (where.intra_bytes_per_s * move.links) for move in found]),
+        through_host=np.full(len(size), float(where.shape == "none" and where.domain_ranks > _UNDER_A_SWITCH)),
         fullness=_fullness(found, where, sizes_bytes),
         round_bytes=np.repeat(_round_bytes(where, sizes_bytes), count),
     )
@@ -173,6 +177,7 @@ def parts(moves: Moves, figures: Mapping[str, float | FloatArray]) -> Parts:
     share = share * payload * np.where(is_tree, figures["tree_factor"], 1.0)
     share = share * np.where(algorithm == ALGORITHMS.index("NVLSTree"), figures["nvls_tree_factor"], 1.0)
     share = share * np.where(is_nvls & (inside > _REFERENCE_DOMAIN), figures["nvls_rack_factor"], 1.0)
+    share = share * np.where(moves.through_host > 0, figures["pcie_factor"], 1.0)
     carried = figures["network_share"] * _choose(
         protocol, figures["network_ll_factor"], figures["network_ll128_share"], 1.0
     )
