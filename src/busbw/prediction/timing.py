@@ -49,7 +49,7 @@ _SOCKETS_BYTES_PER_S = 4e9
 _UNDER_A_SWITCH = 2
 """GPUs that share a PCIe switch in most servers; what more of them send each other passes CPUs."""
 _REFERENCE_DOMAIN = 8
-"""GPUs of the domain that nvls_step_s is said of: an HGX board."""
+"""GPUs of the domain that nvls_depth is said of: an HGX board."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,8 +161,7 @@ def parts(moves: Moves, figures: Mapping[str, float | FloatArray]) -> Parts:
     inside = moves.ranks / moves.domains
     step = figures["step_s"] * _choose(protocol, 1.0, figures["step_ll128_factor"], figures["step_simple_factor"])
     step = step + np.where(protocol == PROTOCOLS.index("LL"), figures["step_full_s"] * moves.fullness, 0.0)
-    growth = (inside / _REFERENCE_DOMAIN) ** figures["nvls_growth"]
-    step = np.where(is_nvls, figures["nvls_step_s"] * growth, step)
+    step = np.where(is_nvls, figures["nvls_step_s"], step)
     step = np.where(is_p2p & (protocol == PROTOCOLS.index("Simple")), figures["p2p_simple_s"], step)
     between = figures["network_step_s"] * _choose(
         protocol, 1.0, figures["network_ll128_factor"], figures["network_simple_factor"]
@@ -208,7 +207,8 @@ def parts(moves: Moves, figures: Mapping[str, float | FloatArray]) -> Parts:
         * depth
     )
     fill = np.divide(best * most, best + most, out=np.zeros_like(best), where=best + most > 0)
-    fill = np.where(is_nvls, figures["nvls_depth"] * wire / rounds, fill)
+    depth_of_rounds = figures["nvls_depth"] * (inside / _REFERENCE_DOMAIN) ** figures["nvls_growth"]
+    fill = np.where(is_nvls, depth_of_rounds * wire / rounds, fill)
     fill = np.where(protocol == PROTOCOLS.index("Simple"), fill, 0.0)
     launch = np.broadcast_to(launch, latency.shape)
     return Parts(launch, latency, network, intra, inter, fill, launch + latency + wire + fill)
