@@ -14,9 +14,9 @@ __all__ = ["BENCHMARKS"]
 
 _GIB, _MIB = 1 << 30, 1 << 20
 _RING_MS = {64: 42.531, 256: 43.802, 1024: 47.000, 4096: 59.319}
-"""2 (N - 1) (S / (N B) + 2 us), shared/facts/simulation.md 2.2."""
+"""2 (N - 1) (S / (N B) + 2 us), simulation.md 2.2."""
 _RECORDED = "recorded"
-"""Peers' figures: shared/facts/simulation.md 2.2 to 2.4, CPU seconds on two cores of an AMD EPYC."""
+"""Peers' figures: simulation.md 2.2 to 2.4, CPU seconds on two cores of an AMD EPYC."""
 
 
 def _cpu_s(work: Callable[[], Any], tries: int = 1) -> tuple[float, Any]:

@@ -20,7 +20,7 @@ _HTSIM_US: Mapping[str, float] = {
     "permutation eqds": 206.5,
     "permutation roce ecmp": 1_137.0,
 }
-"""Last flow as csg-htsim 841d9e7b gives it with its own defaults. Measured here; shared/facts/simulation.md, section 2.4.
+"""Last flow as csg-htsim 841d9e7b gives it with its own defaults. Measured here; simulation.md, section 2.4.
 Hashes decide the last row, and htsim seeds them by the clock: ten runs gave 975 to 1137 us."""
 _HTSIM_CPU_S = {"htsim incast ndp s": 0.12, "htsim permutation ndp s": 4.8, "htsim permutation eqds s": 23.4}
 """Source: as above."""

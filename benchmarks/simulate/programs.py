@@ -9,7 +9,7 @@ __all__ = ["direct_all_to_all", "leaf_and_spine", "ring_all_reduce", "star"]
 
 RATE = 50e9
 LATENCY_S = 1e-6
-"""Of a link. A rank's way to another crosses two of a star: what the recorded peers simulated, shared/facts/simulation.md 2.1."""
+"""Of a link. A rank's way to another crosses two of a star: what the recorded peers simulated, simulation.md 2.1."""
 
 
 def star(ranks: int) -> SingleSwitch:
