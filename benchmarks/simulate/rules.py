@@ -57,7 +57,7 @@ def textbook(_: Options) -> Measured:
     passed, ran = _pytest(str(_TESTS / "test_textbook.py"))
     return Measured(
         passed,
-        note=f"of {ran} cases derived in tests/simulation/test_textbook.py; flow against packet is not part of it",
+        note=f"of {ran} cases derived in tests/simulation/test_textbook.py",
     )
 
 
