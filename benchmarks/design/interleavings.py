@@ -75,6 +75,7 @@ class _World:
     ) -> None:
         self.plan, self.alone, self.slots, self.given = plan, alone, slots, given or {}
         self.sent: Streams = {}
+        self.reduced = False
         wanted = [alone] if alone is not None else range(plan.ranks)
         self.ranks = {rank: plan.rank(rank).unrolled() for rank in wanted}
         self.base: dict[tuple[int, int], int] = {}
@@ -97,7 +98,7 @@ class _World:
         self.memory = tuple(memory.get(cell) for cell in range(self.cells))
         self.blocks = [(number, block) for number, rank in self.ranks.items() for block in range(len(rank.blocks))]
         self.programs = [_program(self.ranks[number], block) for number, block in self.blocks]
-        self.private = self._private()
+        self.touched = self._visible()
 
     def _sizes(self, rank: RankPlan, in_place: bool, before: int) -> tuple[int, int, int]:
         inputs, outputs = rank.input_chunks, rank.output_chunks
@@ -119,49 +120,62 @@ class _World:
     def accesses(self, block: int, one: _Instruction) -> tuple[set[int], set[int]]:
         """Cells that an instruction reads, and writes; every rank's where it goes through a switch or to a peer."""
         number = self.blocks[block][0]
-        owners = {number} if all(via == LOCAL for via, *_ in one.rows) else set(self.ranks)
+        if one.op >= Op.SYNC or one.op in (Op.SIGNAL, Op.WAIT):
+            return set(), set()
+        inside = one.op in _FIFO_OPS or all(via == LOCAL for via, *_ in one.rows)
+        owners = {number} if inside else set(self.ranks)
         reads = {c for _, s, f, _, _, n in one.rows for owner in owners for c in self.cell(owner, s, f, n) or ()}
         writes = {c for _, _, _, t, a, n in one.rows for owner in owners for c in self.cell(owner, t, a, n) or ()}
         return reads, writes
 
-    def _touches(self, block: int) -> set[int] | None:
-        """Cells that a block may touch; None if it touches a peer's."""
-        number = self.blocks[block][0]
-        cells: set[int] = set()
-        for one in self.programs[block]:
-            for via, source, first, target, at, count in one.rows:
-                if via != LOCAL and one.op not in _FIFO_OPS and one.op < Op.SYNC:
-                    return None
-                cells |= set(self.cell(number, source, first, count) or ()) | set(
-                    self.cell(number, target, at, count) or ()
-                )
-        return cells
+    def _visible(self) -> tuple[dict[int, set[int]], dict[int, set[int]]]:
+        """Blocks that read each cell, and that write it."""
+        readers: dict[int, set[int]] = {}
+        writers: dict[int, set[int]] = {}
+        for block, program in enumerate(self.programs):
+            for one in program:
+                for cells, by in zip(self.accesses(block, one), (readers, writers), strict=True):
+                    for cell in cells:
+                        by.setdefault(cell, set()).add(block)
+        return readers, writers
 
-    def _private(self) -> list[set[int]]:
-        """Cells of each block that no other touches: what it does there alone, no order can change."""
-        touched = [self._touches(block) for block in range(len(self.blocks))]
-        if any(cells is None for cells in touched):
-            return [set() for _ in touched]
-        counts: Counter[int] = Counter(cell for cells in touched for cell in cells or ())
-        return [{cell for cell in cells or () if counts[cell] == 1} for cells in touched]
+    @property
+    def reaches_peers(self) -> bool:
+        """Whether anything but messages passes between ranks."""
+        return any(
+            one.op not in _FIFO_OPS and one.op < Op.SYNC and any(via != LOCAL for via, *_ in one.rows)
+            for program in self.programs
+            for one in program
+        )
 
     def is_private(self, block: int, one: _Instruction) -> bool:
-        """Whether nobody can see when this instruction runs."""
-        if one.op not in (Op.COPY, Op.REDUCE):
+        """Whether nobody can see when this instruction runs: no other block writes what it reads, or touches what it writes."""
+        if (
+            one.op in _FIFO_OPS
+            or one.op >= Op.SYNC
+            or one.op in (Op.SIGNAL, Op.WAIT, Op.PUT_SIGNAL, Op.PUT_SIGNAL_FLUSH)
+        ):
             return one.op is Op.SYNC
-        number = self.blocks[block][0]
-        return all(
-            cell in self.private[block]
-            for _, source, first, target, at, count in one.rows
-            for cells in (self.cell(number, source, first, count), self.cell(number, target, at, count))
-            for cell in cells or ()
+        reads, writes = self.accesses(block, one)
+        readers, writers = self.touched
+        alone = {block}
+        return all(writers.get(cell, alone) <= alone for cell in reads | writes) and all(
+            readers.get(cell, alone) <= alone for cell in writes
         )
+
+    def _alone_suffices(self, block: int, one: _Instruction) -> bool:
+        """Whether no other order needs to be tried while this instruction can run.
+
+        If nobody can see it; and, where `reduced`, signals and waits: a counter has one that waits, so a token that is there stays, and who
+        gives one more takes nothing from anybody. They commute with all that others can do (persistent sets, Godefroid, LNCS 1032).
+        """
+        return self.is_private(block, one) or (self.reduced and one.op in (Op.SIGNAL, Op.WAIT))
 
     def steps(self, state: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
         """The states that one more instruction leads to; only the first of those that nobody else can see, if there is one."""
         places = state[0]
         for block, place in enumerate(places):
-            if place < len(self.programs[block]) and self.is_private(block, self.programs[block][place]):
+            if place < len(self.programs[block]) and self._alone_suffices(block, self.programs[block][place]):
                 after = self.after(state, block)
                 if after is not None:
                     yield after
@@ -399,12 +413,16 @@ def _ends(world: _World, most_states: int) -> set[tuple[Any, ...]]:
     return ends
 
 
-def final_states(plan: Plan, in_place: bool, most_states: int = 200_000, slots: int = 2) -> set[tuple[Any, ...]]:
+def final_states(
+    plan: Plan, in_place: bool, most_states: int = 200_000, slots: int = 2, *, reduced: bool = False
+) -> set[tuple[Any, ...]]:
     """All ends of a plan over every order: whether it ended, what is in every output, what was left in FIFOs and counters.
 
-    Raises TooManyError beyond `most_states` states, and for packets, shares and slices.
+    reduced: leaves out orders that differ only in when signals are given and taken. Raises TooManyError beyond `most_states` states, and for
+    packets, shares and slices.
     """
     world = _World(plan, in_place, slots=slots)
+    world.reduced = reduced
     out = set()
     for places, memory, fifos, counters, _, _ in _ends(world, most_states):
         done = all(place == len(program) for place, program in zip(places, world.programs, strict=True))
@@ -497,9 +515,7 @@ def behaviours(
     Raises TooManyError beyond `most_states` states, and for instructions that touch a peer's memory or wait for a peer's signal.
     """
     world = _World(plan, in_place, alone=rank, given=given)
-    if any(world._touches(block) is None for block in range(len(world.blocks))) or any(
-        one.op in (Op.SIGNAL, Op.WAIT) for program in world.programs for one in program
-    ):
+    if world.reaches_peers:
         raise TooManyError("the rank does more than send and receive")
     out = set()
     for places, memory, fifos, _, _, _ in _ends(world, most_states):

@@ -190,10 +190,12 @@ def judge(plan: Plan, mutant: Mutant) -> str:
     except TooManyError:
         pass
     try:
-        same = final_states(mutant.plan, in_place, _FEW_STATES) == final_states(plan, in_place, _FEW_STATES)
+        same = final_states(mutant.plan, in_place, _FEW_STATES, reduced=True) == final_states(
+            plan, in_place, _FEW_STATES, reduced=True
+        )
     except TooManyError:
         return "missed"
-    return "equivalent: tried" if same else "missed"
+    return "equivalent: proved" if same else "missed"
 
 
 @dataclass(frozen=True, slots=True)

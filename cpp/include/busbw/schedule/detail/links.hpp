@@ -155,6 +155,11 @@ class Links {
   };
 
   Links(const std::vector<RankRows>& ranks, const RunOptions& options, Findings& findings) {
+    std::size_t fifo_ends = 0;
+    for (const auto& rank : ranks)
+      for (const auto& connection : rank.connections) fifo_ends += connection.kind <= ConnectionKind::kFifoIn ? 1 : 0;
+    fifo_ids_.reserve(fifo_ends / 2);
+    fifos_.reserve(fifo_ends / 2);
     std::uint32_t at = 0;
     for (std::size_t r = 0; r < ranks.size(); ++r) {
       first_.push_back(at);
