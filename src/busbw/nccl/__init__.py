@@ -4,6 +4,9 @@
 Constants are data, one file a version. Imports hardware, collectives, observations and what lies under them.
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from busbw.nccl.choice import Call, Choice, Choices
 from busbw.nccl.communicator import Communicator, communicator, named_topology
 from busbw.nccl.constants import DEFAULT_VERSION, known_versions, load_constants
@@ -11,6 +14,9 @@ from busbw.nccl.graphs import ChannelGraph, Pattern
 from busbw.nccl.settings import Settings, read_settings
 from busbw.nccl.variables import Variable, find_variable, load_variables
 from busbw.nccl.words import Algorithm, Function, Protocol, function_of
+
+if TYPE_CHECKING:
+    from busbw.nccl.schedules import schedule
 
 __all__ = [
     "DEFAULT_VERSION",
@@ -33,4 +39,12 @@ __all__ = [
     "load_variables",
     "named_topology",
     "read_settings",
+    "schedule",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """`schedule` is loaded when it is first asked for: schedules are of no use to who wants the choice."""
+    if name == "schedule":
+        return import_module("busbw.nccl.schedules").schedule
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
