@@ -147,3 +147,12 @@ def test_adaptive_routing_avoids_what_d_mod_k_collides_on():
     )
     assert simulate(program, TREE).time_s == pytest.approx(2 * MIB / B)
     assert simulate(program, TREE, routing="adaptive").time_s == pytest.approx(MIB / B)
+
+
+def test_more_pairs_of_ranks_than_memory_holds_are_refused_before_they_are_made(monkeypatch):
+    """A ring of four is four pairs."""
+    monkeypatch.setattr("busbw.simulation.expansion._MOST_CONNECTIONS", 3)
+    star = SingleSwitch(4, LinkRates(B, B))
+    with pytest.raises(InputError, match=r"4 pairs of ranks .* 3 are simulated at most"):
+        simulate(ring(4, 1), star, fold=False)
+    assert simulate(ring(4, 1), star).time_s > 0
