@@ -52,7 +52,21 @@ def test_a_plan_goes_from_format_to_format(busbw, ring, tmp_path):
     assert back.read_text() == ring.read_text()
     assert busbw("convert", ring, goal, "--bytes", "12KiB").status == 0
     assert goal.read_text().startswith("num_ranks 3\nrank 0 {\nl1: send 4096b to 1 tag 0 cpu 0\n")
-    assert "needs --bytes" in busbw("convert", ring, goal).err
+    for words, said in (
+        ((goal,), "needs --bytes"),
+        ((goal, "--bytes", "much"), "--bytes much"),
+        ((tmp_path / "ring.txt",), "give --to: there are msccl-xml"),
+    ):
+        ran = busbw("convert", ring, *words)
+        assert ran.status == 2 and said in ran.err
+
+
+def test_a_schedule_is_told_from_a_plan(busbw, tmp_path):
+    out = tmp_path / "best.json"
+    assert busbw("design", "all-to-all", "--cluster", "dgx-h100", "--out", out).status == 0
+    for verb in ("verify", "show"):
+        ran = busbw(verb, out)
+        assert ran.status == 2 and "a schedule" in ran.err
 
 
 def test_what_the_target_cannot_say_is_named_and_nothing_is_written(busbw, ring, tmp_path):

@@ -103,3 +103,31 @@ def test_what_cannot_be_is_one_error_that_says_how_to_mend_it(busbw, arguments, 
     ran = busbw("simulate", "collective", *arguments)
     assert (ran.status, ran.out) == (2, "")
     assert said in " ".join(ran.err.split())
+
+
+def test_a_barrier_moves_no_data(busbw):
+    """Each of its log2(8) rounds costs a message's latency, microseconds; 1 GiB over NVLink would take milliseconds."""
+    ran = busbw("simulate", "collective", "barrier", "--cluster", "dgx-h100", "--json")
+    (row,) = json.loads(ran.out)["rows"]
+    assert row["size_bytes"] == 0
+    assert 0 < row["time_s"] < 20e-6
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("all-reduce", "--cluster", "gh200"), "one GPU"),
+        (("barrier", *FABRIC, "--bytes", "1MiB"), "moves no data"),
+        (("all-reduce", *FABRIC, "--straggler", "1=inf"), "inf of its speed"),
+        (("all-reduce", *FABRIC, "--straggler", "x=1"), "RANK=SPEED"),
+        (("all-reduce", *FABRIC, "--degrade-link", "nic0 -> leaf0"), "LINK=PART"),
+        (("all-reduce", *FABRIC, "--speed-spread", "inf"), "from 0 on"),
+        (("all-reduce", *FABRIC, "--time-limit", "nan"), "above 0"),
+        (("all-reduce", *FABRIC, "--set", "nic.rate=1e400Gb/s"), "is no rate"),
+        (("all-reduce", "--cluster", "dgx-h100", "--nodes", "100000"), "take larger switches"),
+    ],
+)
+def test_wrong_words_are_one_error_each(busbw, arguments, said):
+    ran = busbw("simulate", "collective", *arguments)
+    assert (ran.status, ran.out) == (2, "")
+    assert said in ran.err

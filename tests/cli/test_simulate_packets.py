@@ -39,6 +39,9 @@ def test_json_holds_a_row_a_seed(busbw):
         (("incast", *FABRIC, "--routing", "bgp"), "known: d-mod-k"),
         (("incast", *FABRIC, "--setting", "queue=1"), "known: acknowledge_bytes"),
         (("incast", *FABRIC, "--setting", "lanes=x"), "is no int"),
+        (("incast", *FABRIC, "--setting", "queue_packets=0"), "a queue holds 1 at least"),
+        (("incast", *FABRIC, "--time-limit", "nan"), "above 0"),
+        (("all-to-all", "--cluster", "dgx-h100", "--nodes", "5000", "--per-node", "8"), "1,599,960,000 flows"),
         (("incast", *FABRIC, "--bytes", "1MiB:2MiB"), "one size"),
     ],
 )

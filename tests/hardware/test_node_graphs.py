@@ -125,6 +125,16 @@ def test_the_hybrid_cube_mesh_of_a_dgx_1_uses_all_six_links_of_each_gpu():
     assert LINK_KINDS[node.graph.links.kind[path.links[0]]] == "pcie"
 
 
+@pytest.mark.parametrize("name", ["mi300x-8", "mi325x-8", "mi355x-8"])
+def test_each_gpu_of_a_full_mesh_reaches_each_other_over_a_link_of_its_own(name):
+    """AMD gives the rate of all seven links of a GPU: one carries a seventh, and none of it goes through the CPUs."""
+    node = NODES[name]
+    for gpu in range(1, 8):
+        path = node.gpu_gpu_path(0, gpu)
+        assert [LINK_KINDS[node.graph.links.kind[link]] for link in path.links] == ["nvlink"]
+        assert path.bandwidth_bytes_per_s == pytest.approx(node.accelerator.scale_up_bytes_per_s.value / 7)
+
+
 @pytest.mark.parametrize(("name", "rails"), [("dgx-h100", list(range(8))), ("p4d", [0, 0, 1, 1, 2, 2, 3, 3])])
 def test_each_gpu_has_the_rail_of_the_nic_beside_it(name, rails):
     assert [NODES[name].rail_of_gpu(gpu) for gpu in range(8)] == rails

@@ -188,3 +188,12 @@ def test_on_three_levels_rails_fold_too():
         )
         assert np.array_equal(folded.rank_ends_ps(), plain.rank_ends_ps())
         assert folded.messages < plain.messages
+
+
+def test_more_pairs_of_ranks_than_memory_holds_are_refused_before_they_are_made(monkeypatch):
+    """A ring of four is four pairs."""
+    monkeypatch.setattr("busbw.simulation.expansion._MOST_CONNECTIONS", 3)
+    star = SingleSwitch(4, LinkRates(B, B))
+    with pytest.raises(InputError, match=r"4 pairs of ranks .* 3 are simulated at most"):
+        simulate(ring(4, 1), star, fold=False)
+    assert simulate(ring(4, 1), star).time_s > 0

@@ -1,6 +1,7 @@
 """Task graphs: times by hand, and files as others write them."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -100,3 +101,9 @@ def test_a_file_that_is_no_graph_says_where_and_why(tmp_path, text, said):
     file.write_text(text)
     with pytest.raises(InputError, match=said):
         read_graph(file)
+
+
+def test_a_device_is_no_file_of_a_graph():
+    """/dev/zero has no end."""
+    with pytest.raises(InputError, match="/dev/zero: no file"):
+        read_graph(Path("/dev/zero"))

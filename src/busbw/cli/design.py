@@ -89,7 +89,10 @@ def design(  # noqa: PLR0917 - an option each
         raise typer.BadParameter(f"{nodes} x {found.name} is one GPU, which has nobody to talk to.")
     if not 0 <= root < found.gpus:
         raise typer.BadParameter(f"--root {root}: ranks are 0 to {found.gpus - 1}.")
-    graph = CapacityGraph.of_cluster(found)
+    try:
+        graph = CapacityGraph.of_cluster(found)
+    except ValueError as error:
+        raise typer.BadParameter(f"{nodes} x {found.name}: {error}.") from None
     result = designed(
         graph,
         name,

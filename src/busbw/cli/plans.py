@@ -97,7 +97,8 @@ def convert(
     meant = target_named(target) if target is not None else None
     format_ = to or (meant.format if meant is not None else endings.get(Path(output).suffix))
     if format_ not in (*FORMATS, "goal"):
-        raise typer.BadParameter(f"--to {format_}: there are {', '.join((*FORMATS, 'goal'))}.")
+        what = f"--to {to}" if to else f"the ending of {output} names no format; give --to"
+        raise typer.BadParameter(f"{what}: there are {', '.join((*FORMATS, 'goal'))}.")
     read = read_plan(given_path(source))
     for loss in read.losses:
         note(str(loss))
@@ -177,7 +178,11 @@ def _goal(read: PlanFile, size: str | None) -> str:
 
     if size is None:
         raise typer.BadParameter("goal needs --bytes, the size of the call.")
-    lines, violations = write_goal(read.plan, parse_size(size))
+    try:
+        size_bytes = parse_size(size)
+    except ValueError as error:
+        raise typer.BadParameter(f"--bytes {size}: {error}.") from None
+    lines, violations = write_goal(read.plan, size_bytes)
     if violations:
         raise InputError("\n".join(str(one) for one in violations))
     return "\n".join(lines) + "\n"

@@ -125,7 +125,13 @@ def collective(  # noqa: PLR0917 - an option each
       busbw simulate collective all-reduce --cluster dgx-h100 --nodes 16 --bytes 1GiB --straggler 5=0.8
     """  # noqa: D301 - the backspace keeps the lines of the examples apart
     found = _cluster(cluster, nodes, what_if)
+    if found.gpus < 2:
+        raise typer.BadParameter(f"{nodes} x {found.name} is one GPU, which has nobody to talk to.")
     bound = _schedule(kind, algorithm, found)
+    if bound.schedule.kind == "barrier":
+        if sizes:
+            raise typer.BadParameter("--bytes: a barrier moves no data.")
+        sizes = ["0"]
     conditions = _conditions(fail_link, degrade_link, straggler, speed_spread)
     limits = _limits(time_limit, memory_limit)
     rows, status = [], 0
@@ -269,19 +275,29 @@ def _conditions(
         failures.append(LinkFailure(link.strip(), _seconds(begin, "--fail-link"), after))
     try:
         slow = {int(rank): float(part) for rank, part in pairs_of("--straggler", straggler or [], "5=0.8").items()}
-        degraded: dict[str | int, float] = {}
-        for text in degrade_link or []:
-            link, _, part = text.rpartition("=")
+    except ValueError as error:
+        raise typer.BadParameter(f"--straggler: {error}. Write RANK=SPEED, such as 5=0.8.") from None
+    degraded: dict[str | int, float] = {}
+    for text in degrade_link or []:
+        link, _, part = text.rpartition("=")
+        try:
             degraded[link.strip()] = float(part)
+        except ValueError:
+            raise typer.BadParameter(
+                f'--degrade-link {text}: write LINK=PART, such as "leaf0 -> spine2=0.5".'
+            ) from None
+    try:
         return Conditions(slow, degraded, tuple(failures), speed_spread=speed_spread)
     except ValueError as error:
-        raise typer.BadParameter(f"--straggler, --degrade-link: {error}. Write RANK=SPEED, such as 5=0.8.") from None
+        raise typer.BadParameter(f"{error}.") from None
 
 
 def _limits(time_s: float | None, memory: str | None) -> Limits:
     from busbw.simulation import Limits  # noqa: PLC0415
     from busbw.units import parse_size  # noqa: PLC0415
 
+    if time_s is not None and not time_s > 0:
+        raise typer.BadParameter(f"--time-limit {time_s:g}: write seconds above 0.")
     try:
         return Limits(time_s, parse_size(memory) if memory is not None else None)
     except ValueError as error:

@@ -20,6 +20,8 @@ SCHEMA = 1
 """Number of the JSON shape of `busbw simulate packets --json`."""
 PATTERNS = ("incast", "permutation", "shift", "all-to-all")
 _LINKS_SHOWN = 5
+_MOST_FLOWS = 10_000_000
+"""Of all-to-all: a guess at what memory holds; a flow's columns and routes take some hundred bytes."""
 _QUANTILES = {"first_s": 0.0, "median_s": 0.5, "p99_s": 0.99, "last_s": 1.0}
 
 
@@ -78,6 +80,8 @@ def packets(  # noqa: PLR0917 - an option each
     found, losses = find_cluster(cluster, nodes, pairs_of("--set", what_if or [], "nic.rate=800Gb/s"))
     for line in map(str, losses):
         note(line)
+    if time_limit is not None and not time_limit > 0:
+        raise typer.BadParameter(f"--time-limit {time_limit:g}: write seconds above 0.")
     settings = _settings(transport, setting or [])
     size_bytes = _one_size(sizes)
     runs = [
@@ -146,6 +150,11 @@ def _flows(pattern: str, cluster: Cluster, per_node: int, size_bytes: int, seed:
     if pattern == "permutation":
         order = np.random.default_rng(seed).permutation(gpus)
         return PacketFlows.of(order, np.roll(order, 1), size_bytes)
+    if len(gpus) * (len(gpus) - 1) > _MOST_FLOWS:
+        raise typer.BadParameter(
+            f"all-to-all between {len(gpus):,} GPUs is {len(gpus) * (len(gpus) - 1):,} flows; {_MOST_FLOWS:,} are taken. Take "
+            "fewer --nodes or --per-node; `busbw simulate collective all-to-all` does without packets."
+        )
     src, dst = (part.reshape(-1) for part in np.meshgrid(gpus, gpus, indexing="ij"))
     return PacketFlows.of(src[src != dst], dst[src != dst], size_bytes)
 

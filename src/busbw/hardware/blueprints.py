@@ -8,7 +8,8 @@ itself always says more than its blueprint.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib import resources
@@ -30,7 +31,7 @@ from busbw.hardware.links import (
     Path,
 )
 
-__all__ = ["CpuId", "Node", "PcieRoot", "cpu_link", "find_node", "load_nodes"]
+__all__ = ["CpuId", "Node", "PcieRoot", "cpu_link", "find_node", "load_nodes", "mesh_share_bytes_per_s"]
 
 _GIGA = 1e9
 _MEGA = 1e6
@@ -176,6 +177,11 @@ class Node:
         return self.accelerator.nvlink_bytes_per_s
 
     @property
+    def mesh_link_bytes_per_s(self) -> float:
+        """One direction of one link of the mesh; of makes that give the rate of all links of a GPU only, its even share. 0: not known."""
+        return self.nvlink_bytes_per_s or mesh_share_bytes_per_s(self.accelerator, self.nvlink_mesh)
+
+    @property
     def graph(self) -> NodeGraph:
         """GPUs, NICs, NUMA nodes, PCIe switches and one NVSwitch as vertices; NVLink, PCIe, C2C and sockets as links.
 
@@ -192,6 +198,14 @@ class Node:
         """From GPU to GPU inside the node. Raises KeyError for GPUs it does not have."""
         graph = self.graph
         return graph.path(graph.vertex("gpu", a), graph.vertex("gpu", b), pcie_only=not nvlink)
+
+
+def mesh_share_bytes_per_s(accelerator: Accelerator, mesh: Iterable[tuple[int, int, int]]) -> float:
+    """One direction of one link, where only the rate of all links of a GPU is known: the share of the GPU with the most. 0: not known."""
+    links: Counter[int] = Counter()
+    for a, b, count in mesh:
+        links.update({a: count, b: count})
+    return (accelerator.scale_up_bytes_per_s.value or 0.0) / max(links.values(), default=1)
 
 
 @lru_cache(maxsize=1)
@@ -308,7 +322,7 @@ def _graph(node: Node) -> NodeGraph:
                 (GPU, gpu), nvswitch, node.accelerator.scale_up_bytes_per_s.value, latency["nvlink"] / 2, NVLINK
             )
     for one, other, links in node.nvlink_mesh:
-        rate = (node.nvlink_bytes_per_s or 0.0) * links
+        rate = node.mesh_link_bytes_per_s * links
         if rate:
             builder.join((GPU, one), (GPU, other), rate, latency["nvlink"], NVLINK)
     return builder.graph()

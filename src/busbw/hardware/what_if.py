@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -42,7 +43,7 @@ def parse_quantity(text: str, what: str) -> float:
         raise ValueError(f"{text!r} is no {what}; write it with its unit, {_EXAMPLE[what]}")
     number, unit = float(found.group(1)), found.group(2)
     scale = _UNITS[what].get(unit)  # case tells bits from bytes: GB/s and Gb/s differ eightfold
-    if scale is None or number <= 0:
+    if scale is None or not 0 < number * scale < math.inf:
         raise ValueError(f"{text!r} is no {what}; write {_EXAMPLE[what]}")
     return number * scale
 

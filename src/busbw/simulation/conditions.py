@@ -6,6 +6,7 @@ rank's share of it does not depend on how many ranks there are before it is draw
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -76,10 +77,10 @@ class Conditions:
     def __post_init__(self) -> None:
         for what, parts in (("rank", self.slow_ranks), ("link", self.degraded_links)):
             for name, part in parts.items():
-                if not part > 0:
+                if not 0 < part < math.inf:
                     raise ValueError(f"{what} {name}: {part} of its speed; write a number above 0, or fail the link")
-        if self.speed_spread < 0 or self.start_spread_s < 0:
-            raise ValueError("spreads must not be negative")
+        if not (0 <= self.speed_spread < math.inf and 0 <= self.start_spread_s < math.inf):
+            raise ValueError(f"spreads of {self.speed_spread} and {self.start_spread_s} s: write numbers from 0 on")
 
     @property
     def none(self) -> bool:

@@ -31,6 +31,8 @@ __all__ = ["Expansion", "Outage", "UnfoldableError", "expand"]
 _SEND, _RECEIVE, _DRAIN, _DELAY, _COMPUTE, _LOOP, _END, _STOP = range(8)  # Op of cpp/include/busbw/sim/program.hpp
 _NO_I32, _NO_I64, _NO_I8 = np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.int8)
 _MOST_SHARE = 2**31 - 1
+_MOST_CONNECTIONS = 20_000_000
+"""They take some 300 bytes each: 64 million took 18 GB and more."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -99,6 +101,13 @@ def expand(
     runners = [_members(stream, ranks, orbits) for stream in program.streams]
     first_stream = np.concatenate(([0], np.cumsum([len(r) for r in runners])))
     stream_index = {stream.name: i for i, stream in enumerate(program.streams)}
+    senders = [(channel, runners[stream_index[channel.source]]) for channel in program.channels]
+    pairs = sum(len(source) * channel.peers.of(source[:1]).shape[1] for channel, source in senders if len(source))
+    if pairs > _MOST_CONNECTIONS:
+        raise ValueError(
+            f"{pairs:,} pairs of ranks would send to each other, and {_MOST_CONNECTIONS:,} are simulated at most. Take fewer ranks"
+            f"{'' if orbits.digits else ', or as many nodes as let symmetry make ranks equal (a power of two)'}."
+        )
     made: list[_Connections] = []
     base = 0
     for channel in program.channels:

@@ -105,6 +105,10 @@ class PacketSettings:
             raise InputError(f"overflow {self.overflow!r} is unknown; known: {', '.join(OVERFLOWS)}")
         if not 1 <= self.payload_bytes + self.header_bytes <= 65535 or self.payload_bytes < 1:
             raise InputError(f"packets of {self.payload_bytes} + {self.header_bytes} bytes: 1 to 65535 can be sent")
+        if not (self.queue_packets >= 1 and self.control_queue_packets >= 1):
+            raise InputError(
+                f"queue_packets {self.queue_packets:g}, control_queue_packets {self.control_queue_packets:g}: a queue holds 1 at least"
+            )
         if not 1 <= self.lanes <= 4:
             raise InputError(f"{self.lanes} virtual lanes: 1 to 4")
         if self.overflow == "trim" and self.sender not in ("ndp", "eqds", "swift"):

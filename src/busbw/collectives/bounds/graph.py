@@ -195,8 +195,7 @@ def _of_cluster(cluster: Cluster) -> CapacityGraph:
     for place in np.flatnonzero(graph.kind == GPU):
         vertex[:, place] = every * per_node + graph.number[place]
     scale_up = graph.links.kind == NVLINK
-    has_mesh = bool(node.nvlink_mesh and node.accelerator.scale_up_bytes_per_s.value)
-    pcie_only = not scale_up.any() and not has_mesh
+    pcie_only = not scale_up.any()
     kept = np.ones(len(graph.links), bool) if pcie_only else scale_up
     switch_kind = VERTEX_KINDS.index("nvswitch")
     for place in np.unique(np.concatenate([graph.links.src[kept], graph.links.dst[kept]])):
@@ -214,14 +213,6 @@ def _of_cluster(cluster: Cluster) -> CapacityGraph:
             vertex[:, graph.links.dst[link]],
             float(graph.links.bandwidth_bytes_per_s[link]),
         )
-    if not scale_up.any() and has_mesh:
-        # The rate of one link is not known, that of all links of a GPU is: shared out evenly.
-        ends = np.array([(a, b, links) for a, b, links in node.nvlink_mesh], np.int64)
-        most = int(max(ends[(ends[:, 0] == gpu) | (ends[:, 1] == gpu), 2].sum() for gpu in range(per_node)))
-        for a, b, links in ends:
-            share = (node.accelerator.scale_up_bytes_per_s.value or 0.0) * int(links) / most
-            add(every * per_node + a, every * per_node + b, share)
-            add(every * per_node + b, every * per_node + a, share)
     if cluster.nics and nodes > 1:
         nics = graph.kind == NIC
         _add_network(cluster, names, add, vertex[:, nics][:, np.argsort(graph.number[nics])] if pcie_only else None)

@@ -76,6 +76,11 @@ def parse_plan(data: bytes, path: str, target: str | None = None) -> PlanFile:
         _must_be(path, named, "mscclpp-json")
         plan, found, losses = read_mscclpp_json(data, path, target)
         return PlanFile(path, plan, found, tuple(losses), tuple(_limits(plan, found)))
+    if isinstance(value, dict) and {"kind", "axes", "body"} <= value.keys():
+        raise InputError(
+            f"{path}: a schedule, such as `busbw design --out` writes, and no plan. In Python "
+            "busbw.collectives.plan_of(from_json(text).bind(ranks)) is its plan"
+        )
     raise InputError(f"{path}: no plan. Known are MSCCL XML (<algo>), MSCCL++ execution plans and busbw's own JSON")
 
 

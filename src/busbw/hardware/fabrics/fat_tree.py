@@ -192,6 +192,8 @@ def fat_tree_shape(
     half = ports // 2
     pods = -(-leaves // half)
     if pods > ports:
-        raise ValueError(f"{endpoints} NIC ports do not fit 3 levels of switches of {ports} ports")
+        raise ValueError(
+            f"{endpoints} NIC ports do not fit 3 levels of switches of {ports} ports; take larger switches"
+        )
     cables = max(cables for cables in range(1, half + 1) if half % cables == 0 and pods * cables <= ports)
     return (leaf, half, pods), (1, uplinks, half // cables), (1, 1, cables)

@@ -86,7 +86,7 @@ class _Writer:
         gfx = re.search(r"gfx(\w+)", node.accelerator.architecture)
         self.sm = str(cc) if cc is not None else gfx.group(1) if gfx else "0"
         self.amd = gfx is not None
-        self.nvlink_bytes_per_s = nvlink_rate(node.accelerator) or 0.0
+        self.nvlink_bytes_per_s = nvlink_rate(node.accelerator) or node.mesh_link_bytes_per_s
         self.links = self.graph.links
         self.gpu_bus: dict[int, str] = {}
         self.numas = [int(vertex) for vertex in np.flatnonzero(self.graph.kind == CPU)]

@@ -389,7 +389,7 @@ def write_nccl_topology(topology: NcclTopology) -> str:
 
 
 _TYPES: dict[str, type[TopologyElement]] = {kind.tag: kind for kind in (System, Cpu, Pci, Gpu, NvLink, C2c, Nic, Net)}
-_KNOWN_OTHERS = frozenset({"pcilink"})
+_KNOWN_OTHERS = frozenset({"pcilink", "xgmi"})  # of RCCL
 
 
 def _typed(element: XmlElement) -> TopologyElement:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from busbw.errors import InputError
-from busbw.hardware.blueprints import CpuId, Node, PcieRoot, cpu_link
+from busbw.hardware.blueprints import CpuId, Node, PcieRoot, cpu_link, mesh_share_bytes_per_s
 from busbw.hardware.catalogue import (
     PCIE_GT_PER_S,
     Accelerator,
@@ -76,8 +76,9 @@ class NodeParts:
         for gpu, links in self.switched.items():
             switch = self.builder.add(NVSWITCH, 0)
             self.builder.join((GPU, gpu), switch, links * rate, latency_s("nvlink") / 2, NVLINK)
+        of_mesh = rate or mesh_share_bytes_per_s(accelerator, ((a, b, links) for (a, b), links in self.mesh.items()))
         for (a, b), links in self.mesh.items():
-            self.builder.join((GPU, a), (GPU, b), links * rate, latency_s("nvlink"), NVLINK)
+            self.builder.join((GPU, a), (GPU, b), links * of_mesh, latency_s("nvlink"), NVLINK)
         nic_rate = max(set(self.nic_rates_bytes_per_s), key=self.nic_rates_bytes_per_s.count, default=0.0)
         chip, chips = nvswitch_of(accelerator) if self.switched else (None, 0)
         return Node(

@@ -17,6 +17,8 @@ MAX_BYTES = 1 << 30
 
 def read_graph(path: Path) -> TaskGraph:
     """The graph in a file: our JSON, or GOAL text, told by its first character. Checked. Raises InputError."""
+    if path.exists() and not path.is_file():
+        raise InputError(f"{path}: no file. Give one that holds a graph.")
     if path.stat().st_size > MAX_BYTES:
         raise InputError(f"{path}: larger than {MAX_BYTES >> 30} GiB. Cut the trace, or take fewer ranks.")
     text = path.read_text(encoding="utf-8", errors="replace")
