@@ -127,7 +127,16 @@ def plan_file_of(bound: BoundSchedule, path: str) -> PlanFile:
 
 def read_schedule(path: str | Path) -> Schedule:
     """The schedule that a file holds. Raises InputError for a file that holds none; a plan is none."""
-    return _schedule(_bytes_of(path), str(path))
+    data = _bytes_of(path)
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError):
+        value = None
+    if not looks_like_schedule_json(value):
+        raise InputError(
+            f"{path}: no schedule, which is JSON with axes and a body; `busbw design --out FILE.json` writes one"
+        )
+    return _schedule(data, str(path))
 
 
 def _bytes_of(path: str | Path) -> bytes:
