@@ -35,6 +35,33 @@ def test_the_first_step_of_a_library_schedule_is_drawn(busbw, tmp_path):
     assert "first of 1 step" in svg.read_text()
 
 
+def test_the_winners_file_is_bound_to_the_cluster_and_can_be_verified(busbw, tmp_path):
+    """Two nodes of 8: a schedule of the library with axes of its own is written with their sizes, and with the root that was asked for."""
+    out = tmp_path / "best.json"
+    for arguments in (("all-reduce", "--nodes", "2"), ("broadcast", "--objective", "latency", "--root", "3")):
+        busbw("design", *arguments, "--cluster", "dgx-h100", "--out", out)
+        ran = busbw("verify", out)
+        assert ran.status == 0 and "schedule legal" in ran.out and "plan legal" in ran.out
+    assert from_json(out.read_text()).bind().root == 3
+
+
+def test_the_winner_is_written_as_a_plan_by_ending_or_word(busbw, tmp_path):
+    """The same formats as of convert; what a target can't say is named."""
+    plan, goal = tmp_path / "best.json", tmp_path / "best.goal"
+    assert busbw("design", "all-reduce", "--cluster", "dgx-h100", "--out", plan, "--to", "busbw-json").status == 0
+    assert json.loads(plan.read_text())["format"] == "busbw-plan"
+    assert busbw("design", "all-reduce", "--cluster", "dgx-h100", "--out", goal).status == 0
+    assert goal.read_text().startswith("num_ranks 8\n")
+    ran = busbw(
+        "design", "all-reduce", "--cluster", "dgx-h100", "--out", tmp_path / "x.json", "--target", "mscclpp-0.10"
+    )
+    assert ran.status == 2 and "mscclpp-0.10 can't say SEND" in ran.err and not (tmp_path / "x.json").exists()
+    assert "give --out FILE" in busbw("design", "all-reduce", "--cluster", "dgx-h100", "--to", "goal").err
+    assert (
+        "there are msccl-xml" in busbw("design", "all-reduce", "--cluster", "dgx-h100", "--out", plan, "--to", "x").err
+    )
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

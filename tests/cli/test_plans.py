@@ -7,9 +7,11 @@ import json
 import pytest
 from benchmarks.design.mutants import library_plans
 
+from busbw.collectives.algorithms import LIBRARY
 from busbw.collectives.exchange.busbw_json import write_busbw_json
 from busbw.collectives.exchange.msccl_xml import write_msccl_xml
 from busbw.collectives.exchange.targets import TARGETS
+from busbw.collectives.schedule_json import to_json
 
 
 @pytest.fixture
@@ -98,3 +100,73 @@ def test_shapes_have_names(busbw, tmp_path, name, shape):
     path = tmp_path / "plan.json"
     path.write_text(write_busbw_json(dict(library_plans(4))[name]))
     assert json.loads(busbw("show", path, "--json").out)["channels"][0]["shape"] == shape
+
+
+@pytest.fixture
+def schedule(tmp_path):
+    """Writes a schedule of the library, its axes left open."""
+
+    def written(name):
+        path = tmp_path / f"{name}.json"
+        path.write_text(to_json(LIBRARY[name]()))
+        return path
+
+    return written
+
+
+def test_a_schedule_is_checked_as_schedule_and_as_plan(busbw, schedule):
+    """A ring of 4: each rank copies its input and runs two loops over 3 steps of a send and a receive: 4 x (1 + 2 + 12) instructions."""
+    ran = busbw("verify", schedule("ring_all_reduce"), "--bind", "r=4")
+    assert ran.status == 0
+    assert "schedule legal: ring_all_reduce with r=4" in ran.out
+    assert "plan legal, same bits on all ranks: all_reduce on 4 ranks as busbw reads it, 60 instructions" in ran.out
+
+
+def test_sizes_that_a_schedule_leaves_open_are_asked_for_by_name(busbw, schedule):
+    path = schedule("hierarchical_all_reduce")
+    ran = busbw("verify", path)
+    assert ran.status == 2 and "is for any size of node, gpu; say which: --bind node=N,gpu=N" in ran.err
+    assert busbw("verify", path, "--bind", "node=2", "--bind", "gpu=2").status == 0
+    assert "knows no x: axes node, gpu" in busbw("verify", path, "--bind", "node=2,gpu=2,x=1").err
+    assert "a size is a whole number" in busbw("verify", path, "--bind", "node=two").err
+
+
+def test_sizes_are_bound_in_schedules_only(busbw, ring):
+    assert "can be bound in a schedule only" in busbw("verify", ring, "--bind", "r=3").err
+
+
+def test_a_wrong_schedule_breaks_its_own_rules_and_the_plans(busbw, schedule):
+    """A ring whose second half is left out leaves sums on one rank each: chunks miss contributors, and so do the plan's outputs."""
+    path = schedule("ring_all_reduce")
+    document = json.loads(path.read_text())
+    document["body"]["seq"].pop()
+    path.write_text(json.dumps(document))
+    ran = busbw("verify", path, "--bind", "r=3")
+    assert ran.status == 1
+    assert "schedule wrong" in ran.out and "wrong-contributors" in ran.out
+    assert "plan wrong" in ran.out and "wrong-result" in ran.out
+    (told,) = json.loads(busbw("verify", path, "--bind", "r=3", "--json").out)["plans"]
+    assert not told["legal"] and not told["schedule"]["legal"] and told["schedule"]["sizes"] == {"r": 3}
+
+
+def test_a_schedule_is_shown_and_converted_like_a_plan(busbw, schedule, tmp_path):
+    path, xml = schedule("ring_all_reduce"), tmp_path / "out.xml"
+    assert "ring of 3, 3 links" in busbw("show", path, "--bind", "r=3").out
+    assert busbw("convert", path, xml, "--bind", "r=3").status == 0
+    assert busbw("verify", xml).status == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"schema": 2}, "schema 2 of a schedule is not known"),
+        ({"body": {"seq": [{"x": 1}]}}, "lacks 'move'"),
+        ({"chunks": "$x"}, "uses x, which means nothing here"),
+        ({"kind": "all_shuffle"}, "is no collective"),
+    ],
+)
+def test_a_damaged_schedule_is_one_clear_error(busbw, schedule, change, said):
+    path = schedule("ring_all_reduce")
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    ran = busbw("verify", path, "--bind", "r=3")
+    assert ran.status == 2 and said in ran.err

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
+
+from busbw.collectives.algorithms import LIBRARY
+from busbw.collectives.schedule_json import to_json
 
 FABRIC = ("--cluster", "dgx-h100", "--nodes", "2")
 
@@ -131,3 +135,28 @@ def test_wrong_words_are_one_error_each(busbw, arguments, said):
     ran = busbw("simulate", "collective", *arguments)
     assert (ran.status, ran.out) == (2, "")
     assert said in ran.err
+
+
+def test_a_schedule_from_a_file_runs_as_the_one_of_the_library(busbw, tmp_path):
+    """Its axes are open: they get the cluster's nodes and GPUs, as those of the library do."""
+    file = tmp_path / "ring.json"
+    file.write_text(to_json(LIBRARY["ring_all_reduce"]()))
+    ours = busbw("simulate", "collective", "--schedule", file, *FABRIC)
+    theirs = busbw("simulate", "collective", "all-reduce", "--algorithm", "ring_all_reduce", *FABRIC)
+    assert ours.status == 0 and ours.out == theirs.out
+
+
+def test_a_schedule_must_fit_the_cluster_and_the_words(busbw, tmp_path):
+    """8 ranks are fixed in the file; two nodes have 16 GPUs."""
+    file, other = tmp_path / "ring.json", tmp_path / "other.json"
+    file.write_text(to_json(replace(LIBRARY["ring_all_reduce"](), fixed=(("r", 8),))))
+    other.write_text("{}")
+    for arguments, said in (
+        (("--schedule", file), "ring_all_reduce with r=8 is for 8 ranks; 2 x dgx-h100 has 16 GPUs"),
+        (("all-gather", "--schedule", file), "is a schedule of all-reduce, not of all-gather"),
+        (("all-reduce", "--schedule", file, "--algorithm", "ring_all_reduce"), "leave --algorithm out"),
+        (("--schedule", other), "no schedule, which is JSON with axes and a body"),
+        ((), "Give a COLLECTIVE, or --schedule"),
+    ):
+        ran = busbw("simulate", "collective", *arguments, *FABRIC)
+        assert (ran.status, ran.out) == (2, "") and said in " ".join(ran.err.split())

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from busbw.cli.console import Page, given_path, note, print_json
+from busbw.cli.plans import SCHEDULE, write_as
 from busbw.cli.predictions import pairs_of, sizes_of, three, time_us
 
 if TYPE_CHECKING:
@@ -45,7 +47,21 @@ def design(  # noqa: PLR0917 - an option each
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option("--out", parser=given_path, metavar="FILE.json", help="Write the best schedule."),
+        typer.Option(
+            "--out",
+            parser=given_path,
+            metavar="FILE",
+            help="Write the best schedule; by FILE's ending or --to, as a plan.",
+        ),
+    ] = None,
+    to: Annotated[
+        str | None,
+        typer.Option(
+            "--to", metavar="FORMAT", help="schedule-json, msccl-xml, mscclpp-json, busbw-json or goal, of --out."
+        ),
+    ] = None,
+    target: Annotated[
+        str | None, typer.Option("--target", metavar="NAME", help="The runtime to write --out for, such as msccl.")
     ] = None,
     draw: Annotated[
         Path | None,
@@ -58,15 +74,18 @@ def design(  # noqa: PLR0917 - an option each
     Candidates are the library's algorithms and schedules made for this cluster: trees and ways at the bound of its links.
     They are ranked by a model of steps and busiest links; it knows neither protocols nor NCCL's limits.
 
+    --out writes the best as a schedule if FILE ends in .json, bound to this cluster; else as `busbw convert` would: what the
+    target can't say is named.
+
     \b
     Examples:
       busbw design all-reduce --cluster dgx-h100 --nodes 4
       busbw design all-gather --cluster dgx-h100 --nodes 16 --objective throughput --out best.json --draw best.svg
       busbw design all-reduce --cluster dgx-a100 --bytes 64KiB
+      busbw design all-gather --cluster dgx-h100 --out best.xml --target msccl
     """  # noqa: D301 - the backspace keeps the lines of the examples apart
     from busbw.collectives import collective_named  # noqa: PLC0415 - loads numpy
     from busbw.collectives.bounds import CapacityGraph  # noqa: PLC0415
-    from busbw.collectives.schedule_json import to_json  # noqa: PLC0415
     from busbw.hardware import find_cluster  # noqa: PLC0415 - reads the catalogue
     from busbw.synthesis import DESIGNED, OBJECTIVES, message_alpha_s  # noqa: PLC0415
     from busbw.synthesis import design as designed  # noqa: PLC0415
@@ -105,9 +124,12 @@ def design(  # noqa: PLR0917 - an option each
     if not result.candidates:
         raise typer.BadParameter(f"{result.ranks} ranks: {result.left_out[0][0]}: {result.left_out[0][1]}.")
     best = result.candidates[0]
+    if out is None and (to or target):
+        raise typer.BadParameter("--to and --target say how --out is written; give --out FILE.")
     if out is not None:
-        out.write_text(to_json(best.schedule) + "\n", encoding="utf-8")
-        note(f"schedule: {out}")
+        what, text = _written(best, out, to, target, size)
+        out.write_text(text, encoding="utf-8")
+        note(f"{what}: {out}")
     if draw is not None:
         from busbw.reports import schedule_svg, standalone  # noqa: PLC0415 - takes a second
 
@@ -118,6 +140,17 @@ def design(  # noqa: PLR0917 - an option each
         print_json(_as_json(result, found.name, nodes, objective))
     else:
         _print(result, found.name, nodes, objective)
+
+
+def _written(best: Candidate, out: Path, to: str | None, target: str | None, size: str) -> tuple[str, str]:
+    """What the file holds, and its text: the schedule with its sizes fixed, or a plan of it."""
+    from busbw.collectives.exchange import plan_file_of  # noqa: PLC0415 - loads numpy
+    from busbw.collectives.schedule_json import to_json  # noqa: PLC0415
+
+    bound = best.bind()
+    if to == SCHEDULE or (to is None and target is None and out.suffix == ".json"):
+        return "schedule", to_json(replace(bound.schedule, fixed=bound.sizes, params=bound.params)) + "\n"
+    return "plan", write_as(plan_file_of(bound, bound.schedule.name), str(out), to, target, size)
 
 
 def _print(result: Design, cluster: str, nodes: int, objective: str) -> None:

@@ -2,60 +2,79 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from busbw.cli.console import Page, given_path, note, print_json, problem
+from busbw.cli.predictions import pairs_of
 from busbw.errors import InputError
 
 if TYPE_CHECKING:
     from busbw.collectives.exchange import PlanFile
-    from busbw.collectives.legality import Verdict
+    from busbw.collectives.legality import Verdict, Violation
 
-__all__ = ["convert", "show", "verify"]
+__all__ = ["SCHEDULE", "convert", "show", "verify", "write_as"]
 
 _SOMETHING_WRONG = 1
+SCHEDULE = "schedule-json"
+"""A schedule in our JSON: what `busbw design` writes, and the other verbs read."""
 _SHOWN = 8
 """Violations of one plan that are printed; JSON has all."""
+_ENDINGS = {".xml": "msccl-xml", ".goal": "goal", ".json": "busbw-json"}
+
+_Bind = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--bind", metavar="AXIS=SIZE,...", help="Sizes of a schedule's axes, and parameters, that its file leaves open."
+    ),
+]
 
 
 def verify(
-    files: Annotated[list[str], typer.Argument(metavar="FILE...", help="Plans: MSCCL XML, MSCCL++ JSON, or ours.")],
+    files: Annotated[
+        list[str], typer.Argument(metavar="FILE...", help="Plans: MSCCL XML, MSCCL++ JSON, ours; or schedules.")
+    ],
     target: Annotated[
         str | None, typer.Option("--target", metavar="NAME", help="The runtime that is to read them; guessed if none.")
     ] = None,
+    bind: _Bind = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
 ) -> None:
     """Check whether plans do what their collective promises, as their runtime would read them.
 
     Decided for every order in which ranks and blocks may run: deadlock, races, lost and doubled contributions, FIFOs that are too
     shallow, signals left over, memory that is used again too early, limits of the runtime. What is broken is shown as steps.
+    A schedule is checked by the rules of schedules, and so is the plan that it is lowered to.
     Exit status 1 if a plan is wrong, 2 if a file holds none.
 
     \b
     Examples:
       busbw verify allreduce.xml
       busbw verify plans/*.json --json
+      busbw verify schedule.json --bind node=4,gpu=8
     """  # noqa: D301 - the backspace keeps the lines of the examples apart
     from busbw.collectives.exchange import read_plan  # noqa: PLC0415 - loads numpy
 
+    sizes = _sizes(bind)
     told: list[dict[str, Any]] = []
     wrong, unread = False, 0
     for file in files:
         try:
-            read = read_plan(given_path(file), target)
+            read = read_plan(given_path(file), target, sizes)
+            broken = read.verify_schedule()
             verdict = read.verify()
         except InputError as error:
             problem(str(error))
             unread += 1
             continue
-        wrong = wrong or not verdict.legal
+        wrong = wrong or not verdict.legal or bool(broken)
         if as_json:
-            told.append(_to_json(read, verdict))
+            told.append(_to_json(read, verdict, broken))
         else:
-            _print(read, verdict)
+            _print(read, verdict, broken)
     if as_json:
         print_json({"schema": 1, "plans": told})
     if unread == len(files):
@@ -64,8 +83,8 @@ def verify(
         raise typer.Exit(_SOMETHING_WRONG)
 
 
-def convert(
-    source: Annotated[str, typer.Argument(metavar="IN", help="A plan in any format.")],
+def convert(  # noqa: PLR0917 - an option each
+    source: Annotated[str, typer.Argument(metavar="IN", help="A plan in any format, or a schedule.")],
     output: Annotated[str, typer.Argument(metavar="OUT", help="The file to write.")],
     to: Annotated[
         str | None,
@@ -80,6 +99,7 @@ def convert(
     size: Annotated[
         str | None, typer.Option("--bytes", metavar="SIZE", help="Size of the call; only goal needs it.")
     ] = None,
+    bind: _Bind = None,
 ) -> None:
     """Translate a plan. What the target can't say is named, and nothing is written.
 
@@ -90,33 +110,43 @@ def convert(
       busbw convert allreduce.xml allreduce.json --to busbw-json
       busbw convert plan.json plan.xml --target rccl
       busbw convert plan.json plan.goal --bytes 1MiB
+      busbw convert schedule.json plan.xml --target msccl --bind r=8
     """  # noqa: D301 - the backspace keeps the lines of the examples apart
-    from busbw.collectives.exchange import FORMATS, read_plan, target_named, write_plan  # noqa: PLC0415 - loads numpy
+    from busbw.collectives.exchange import read_plan  # noqa: PLC0415 - loads numpy
 
-    endings = {".xml": "msccl-xml", ".goal": "goal", ".json": "busbw-json"}
-    meant = target_named(target) if target is not None else None
-    format_ = to or (meant.format if meant is not None else endings.get(Path(output).suffix))
-    if format_ not in (*FORMATS, "goal"):
-        what = f"--to {to}" if to else f"the ending of {output} names no format; give --to"
-        raise typer.BadParameter(f"{what}: there are {', '.join((*FORMATS, 'goal'))}.")
-    read = read_plan(given_path(source))
+    read = read_plan(given_path(source), sizes=_sizes(bind))
     for loss in read.losses:
         note(str(loss))
-    if format_ == "goal":
-        text = _goal(read, size)
-    else:
-        writes_for = meant or (read.target if read.target.format == format_ else target_named(FORMATS[format_]))
-        if writes_for.format != format_:
-            raise typer.BadParameter(f"{writes_for.name} reads {writes_for.format}, not {format_}.")
-        text = write_plan(read.plan, writes_for)
+    text = write_as(read, output, to, target, size)
     given_path(output).write_text(text, encoding="utf-8")
 
 
+def write_as(read: PlanFile, output: str, to: str | None, target: str | None, size: str | None) -> str:
+    """The plan as text in the format that --to, --target or OUT's ending mean, read back and verified as its target reads it.
+
+    Raises BadParameter for words that mean no format, InputError with all that the target can't say.
+    """
+    from busbw.collectives.exchange import FORMATS, target_named, write_plan  # noqa: PLC0415 - loads numpy
+
+    meant = target_named(target) if target is not None else None
+    format_ = to or (meant.format if meant is not None else _ENDINGS.get(Path(output).suffix))
+    if format_ not in (*FORMATS, "goal"):
+        what = f"--to {to}" if to else f"the ending of {output} names no format; give --to"
+        raise typer.BadParameter(f"{what}: there are {', '.join((*FORMATS, 'goal'))}.")
+    if format_ == "goal":
+        return _goal(read, size)
+    writes_for = meant or (read.target if read.target.format == format_ else target_named(FORMATS[format_]))
+    if writes_for.format != format_:
+        raise typer.BadParameter(f"{writes_for.name} reads {writes_for.format}, not {format_}.")
+    return write_plan(read.plan, writes_for)
+
+
 def show(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="A plan in any format.")],
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A plan in any format, or a schedule.")],
     svg: Annotated[
         str | None, typer.Option("--svg", metavar="FILE", help="Also draw its rings and trees, a channel a panel.")
     ] = None,
+    bind: _Bind = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
 ) -> None:
     """Say what a plan is: collective, ranks, channels, instructions of a rank, and the shape of each channel.
@@ -128,7 +158,7 @@ def show(
     from busbw.collectives.exchange import read_plan  # noqa: PLC0415 - loads numpy
     from busbw.collectives.shapes import shapes_of  # noqa: PLC0415
 
-    read = read_plan(given_path(file))
+    read = read_plan(given_path(file), sizes=_sizes(bind))
     for loss in read.losses:
         note(str(loss))
     shapes = shapes_of(read.plan)
@@ -143,6 +173,7 @@ def show(
         "out_of_place": read.plan.out_of_place,
         "protocol": read.plan.protocol.name.lower(),
         "target": read.target.name,
+        "schedule": None if read.schedule is None else f"{read.schedule.schedule.name}, {read.schedule.sizes_text}",
         "min_bytes": read.plan.min_bytes,
         "max_bytes": read.plan.max_bytes,
         "blocks_of_rank_0": len(first.blocks),
@@ -164,7 +195,7 @@ def show(
         f"{read.plan.name or read.path}: {read.plan.collective} on {read.plan.ranks} ranks, for {read.target.name}"
     )
     for name, value in facts.items():
-        if name not in ("file", "name", "collective", "ranks", "target"):
+        if name not in ("file", "name", "collective", "ranks", "target") and (name != "schedule" or value is not None):
             page.line(f"  {name.replace('_', ' '):26}{'no limit' if value is None else value}")
     for one in shapes[:_SHOWN]:
         page.line(f"  channel {one.channel:<18}{one.name}, {len(one.edges)} links")
@@ -188,17 +219,38 @@ def _goal(read: PlanFile, size: str | None) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _to_json(read: PlanFile, verdict: Verdict) -> dict[str, Any]:
+def _sizes(bind: list[str] | None) -> dict[str, int]:
+    """--bind as sizes by name. Raises BadParameter for what is no whole number."""
+    found = {}
+    for name, value in pairs_of(
+        "--bind", [one for text in bind or [] for one in text.split(",")], "node=4,gpu=8"
+    ).items():
+        if not re.fullmatch(r"[0-9]{1,9}", value):
+            raise typer.BadParameter(f"--bind {name}={value}: a size is a whole number.")
+        found[name] = int(value)
+    return found
+
+
+def _to_json(read: PlanFile, verdict: Verdict, broken: tuple[Violation, ...]) -> dict[str, Any]:
     return {
         "file": read.path,
         "target": read.target.name,
         "collective": read.plan.collective,
         "ranks": read.plan.ranks,
-        "legal": verdict.legal,
+        "legal": verdict.legal and not broken,
         "instructions": verdict.instructions,
         "same_bits": verdict.same_bits,
         "unchecked": list(verdict.unchecked),
         "violations": [violation.to_json() for violation in verdict.violations],
+        "schedule": None
+        if read.schedule is None
+        else {
+            "name": read.schedule.schedule.name,
+            "sizes": dict(read.schedule.sizes),
+            "params": dict(read.schedule.params),
+            "legal": not broken,
+            "violations": [violation.to_json() for violation in broken],
+        },
         "losses": [
             {"kind": loss.kind, "path": loss.path, "line": loss.line, "detail": loss.detail, "count": loss.count}
             for loss in read.losses
@@ -206,22 +258,33 @@ def _to_json(read: PlanFile, verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def _print(read: PlanFile, verdict: Verdict) -> None:
+def _print(read: PlanFile, verdict: Verdict, broken: tuple[Violation, ...]) -> None:
     page = Page()
     for loss in read.losses:
         note(str(loss))
+    if read.schedule is not None:
+        page.line(
+            f"{read.path}: schedule ",
+            ("wrong" if broken else "legal", "red" if broken else "green"),
+            f": {read.schedule.schedule.name} with {read.schedule.sizes_text}",
+        )
+        _print_violations(page, broken)
     what = f"{read.plan.collective} on {read.plan.ranks} ranks as {read.target.name} reads it"
     bits = ", same bits on all ranks" if verdict.same_bits else ""
     page.line(
-        f"{read.path}: ",
+        f"{read.path}: " + ("plan " if read.schedule is not None else ""),
         (f"legal{bits}" if verdict.legal else "wrong", "green" if verdict.legal else "red"),
         f": {what}, {verdict.instructions} instructions",
     )
     for reason in verdict.unchecked:
         page.line(f"  not checked: {reason}")
-    for violation in verdict.violations[:_SHOWN]:
+    _print_violations(page, verdict.violations)
+
+
+def _print_violations(page: Page, violations: tuple[Violation, ...]) -> None:
+    for violation in violations[:_SHOWN]:
         page.prose(str(violation), "    ", "  ")
         for number, step in enumerate(violation.steps, 1):
             page.line(f"      {number:>2}  {step}")
-    if len(verdict.violations) > _SHOWN:
-        page.line(f"  and {len(verdict.violations) - _SHOWN} more; --json has them all")
+    if len(violations) > _SHOWN:
+        page.line(f"  and {len(violations) - _SHOWN} more; --json has them all")

@@ -10,6 +10,7 @@ import typer
 
 from busbw.cli.console import Page, given_path, note, print_json
 from busbw.cli.predictions import pairs_of, rate, sizes_of, time_us
+from busbw.errors import InputError
 
 if TYPE_CHECKING:
     from busbw.collectives import BoundSchedule
@@ -84,12 +85,23 @@ _Json = Annotated[bool, typer.Option("--json", help="Print as JSON.")]
 
 
 @simulate.command()
-def collective(  # noqa: PLR0917 - an option each
+def collective(
+    *,
     kind: Annotated[
-        str, typer.Argument(metavar="COLLECTIVE", help="all-reduce, all-gather, all-to-all, broadcast ...")
-    ],
+        str | None,
+        typer.Argument(
+            metavar="COLLECTIVE",
+            help="all-reduce, all-gather, all-to-all, broadcast ...; --schedule's own if not given.",
+        ),
+    ] = None,
     cluster: _ClusterOption,
     nodes: _Nodes = 1,
+    schedule: Annotated[
+        Path | None,
+        typer.Option(
+            "--schedule", parser=given_path, metavar="FILE.json", help="A schedule, as `busbw design` writes."
+        ),
+    ] = None,
     algorithm: Annotated[
         str | None,
         typer.Option(
@@ -123,11 +135,16 @@ def collective(  # noqa: PLR0917 - an option each
       busbw simulate collective all-reduce --cluster dgx-h100 --nodes 16
       busbw simulate collective all-to-all --cluster dgx-h100 --nodes 4 --routing ecmp --seeds 5 --bytes 64MiB
       busbw simulate collective all-reduce --cluster dgx-h100 --nodes 16 --bytes 1GiB --straggler 5=0.8
+      busbw simulate collective --schedule best.json --cluster dgx-h100 --nodes 4
     """  # noqa: D301 - the backspace keeps the lines of the examples apart
     found = _cluster(cluster, nodes, what_if)
     if found.gpus < 2:
         raise typer.BadParameter(f"{nodes} x {found.name} is one GPU, which has nobody to talk to.")
-    bound = _schedule(kind, algorithm, found)
+    if kind is None and schedule is None:
+        raise typer.BadParameter("what is simulated? Give a COLLECTIVE, or --schedule FILE.json.")
+    if schedule is not None and algorithm is not None:
+        raise typer.BadParameter("--schedule is an algorithm already; leave --algorithm out.")
+    bound = _from_file(schedule, kind, found) if schedule is not None else _schedule(kind or "", algorithm, found)
     if bound.schedule.kind == "barrier":
         if sizes:
             raise typer.BadParameter("--bytes: a barrier moves no data.")
@@ -216,6 +233,34 @@ def _cluster(name: str, nodes: int, what_if: list[str] | None) -> Cluster:
     for line in map(str, losses):
         note(line)
     return found
+
+
+def _from_file(path: Path, text: str | None, cluster: Cluster) -> BoundSchedule:
+    """The schedule of a file with the cluster's sizes; it must be for as many ranks as the cluster has GPUs."""
+    from busbw.collectives import collective_named  # noqa: PLC0415
+    from busbw.collectives.exchange import read_schedule  # noqa: PLC0415
+
+    schedule = read_schedule(path)
+    if text is not None and collective_named(text) != schedule.kind:
+        raise typer.BadParameter(f"{path} is a schedule of {schedule.kind.replace('_', '-')}, not of {text}.")
+    fixed = dict(schedule.fixed)
+    sizes = {axis: fixed[axis] for axis in schedule.axes if axis in fixed}
+    if len(sizes) < len(schedule.axes):
+        shape = {1: (cluster.gpus,), 2: (cluster.nodes, cluster.node.gpus)}.get(len(schedule.axes))
+        if shape is None:
+            raise typer.BadParameter(
+                f"{path} leaves the axes {', '.join(schedule.axes)} open; a cluster has nodes and GPUs."
+            )
+        sizes = {**dict(zip(schedule.axes, shape, strict=True)), **sizes}
+    try:
+        bound = schedule.bind(**sizes)
+    except (ValueError, IndexError) as error:
+        raise InputError(f"{path}: {error}") from None
+    if bound.ranks != cluster.gpus:
+        raise InputError(
+            f"{path}: {schedule.name} with {bound.sizes_text} is for {bound.ranks} ranks; {cluster.nodes} x {cluster.name} has {cluster.gpus} GPUs"
+        )
+    return bound
 
 
 def _schedule(text: str, algorithm: str | None, cluster: Cluster) -> BoundSchedule:

@@ -27,7 +27,7 @@ from busbw.collectives.schedule import (
     Transfer,
 )
 
-__all__ = ["SCHEMA", "from_json", "to_json"]
+__all__ = ["SCHEMA", "from_json", "looks_like_schedule_json", "to_json"]
 
 SCHEMA = 1
 _DEEPEST = 64  # nesting of a document that is read: far beyond what a person writes, far below Python's stack
@@ -57,6 +57,11 @@ def to_json(schedule: Schedule) -> str:
     usual: dict[str, Any] = {"scratch": 0, "params": {}, "requires": [], "tables": {}, "paths": [], "fixed": {}}
     kept = {key: value for key, value in document.items() if key not in usual or value != usual[key]}
     return json.dumps(kept, separators=(",", ":"), ensure_ascii=False)
+
+
+def looks_like_schedule_json(value: object) -> bool:
+    """Whether a JSON value is meant as a schedule, right or wrong: it has axes and a body."""
+    return isinstance(value, dict) and "axes" in value and "body" in value
 
 
 def from_json(text: str) -> Schedule:

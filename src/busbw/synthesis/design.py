@@ -7,7 +7,7 @@ busiest rank, and the time of its busiest link.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -250,7 +250,8 @@ class _Model:
         sliced = any(parameter == "parts" for parameter, _ in bound.schedule.params)
         time_s, parts = self._pipelined(start, busiest, float((total * self.seconds_a_byte).max()), sliced=sliced)
         peers = _most_peers(src, dst, self.graph.gpus)
-        return Candidate(name, "library", bound.schedule, _named_sizes(bound), steps, parts, peers, time_s)
+        schedule = replace(bound.schedule, params=bound.params)  # the root that was asked for
+        return Candidate(name, "library", schedule, _named_sizes(bound), steps, parts, peers, time_s)
 
     def _busiest(
         self, step: NDArray[np.int64], edge: NDArray[np.int32], share: float, steps: int, seconds: NDArray[np.float64]

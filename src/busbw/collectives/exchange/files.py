@@ -1,9 +1,10 @@
-"""Which format a file is in, and a plan to and from each."""
+"""Which format a file is in, and a plan to and from each; a schedule in our JSON is bound and lowered to one."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from busbw.collectives.exchange.busbw_json import looks_like_busbw_json, read_busbw_json, write_busbw_json
@@ -11,11 +12,14 @@ from busbw.collectives.exchange.json_fields import MAX_BYTES
 from busbw.collectives.exchange.msccl_xml import lint_text, looks_like_msccl_xml, read_msccl_xml, write_msccl_xml
 from busbw.collectives.exchange.mscclpp_json import looks_like_mscclpp_json, read_mscclpp_json, write_mscclpp_json
 from busbw.collectives.exchange.targets import TARGETS, Target, target_named
-from busbw.collectives.legality import Verdict, Violation, verify_plan
-from busbw.collectives.plan import Plan
+from busbw.collectives.legality import Verdict, Violation, verify_plan, verify_schedule
+from busbw.collectives.lowering import plan_of
+from busbw.collectives.plan import Plan, RankPlan
+from busbw.collectives.schedule import BoundSchedule, Schedule
+from busbw.collectives.schedule_json import from_json, looks_like_schedule_json
 from busbw.errors import InputError, Loss
 
-__all__ = ["FORMATS", "PlanFile", "parse_plan", "read_plan", "write_plan"]
+__all__ = ["FORMATS", "PlanFile", "parse_plan", "plan_file_of", "read_plan", "read_schedule", "write_plan"]
 
 FORMATS = {
     "msccl-xml": "rccl",
@@ -24,6 +28,8 @@ FORMATS = {
 }
 """Each format with the target that is meant if none is named."""
 _HEAD_BYTES = 4096
+_MOST_NAME = 63
+"""Of a plan that is made of a schedule: what MSCCL XML takes. Composed schedules have longer names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +42,20 @@ class PlanFile:
     losses: tuple[Loss, ...]
     unfit: tuple[Violation, ...]
     """Limits of the target that it exceeds, and what the target's parser would refuse."""
+    schedule: BoundSchedule | None = None
+    """What the plan was lowered from, if the file holds a schedule."""
+
+    def verify_schedule(self) -> tuple[Violation, ...]:
+        """The rules of schedules that its schedule breaks; none for a file that holds a plan.
+
+        Raises InputError for a schedule with too many moves to be followed.
+        """
+        if self.schedule is None:
+            return ()
+        try:
+            return verify_schedule(self.schedule)
+        except (ValueError, IndexError) as error:
+            raise InputError(f"{self.path}: {error}") from None
 
     def verify(self) -> Verdict:
         """The plan's verdict, with what makes the file unfit for its target before it."""
@@ -43,32 +63,36 @@ class PlanFile:
         return Verdict((*self.unfit, *verdict.violations), verdict.instructions, verdict.same_bits, verdict.unchecked)
 
 
-def read_plan(path: str | Path, target: str | None = None) -> PlanFile:
+def read_plan(path: str | Path, target: str | None = None, sizes: Mapping[str, int] | None = None) -> PlanFile:
     """The plan that a file holds, as the target reads it; without one, as the runtime that the file looks written for.
 
+    sizes: of a schedule's axes, and its parameters, where the file does not fix them.
     Raises InputError for a file that holds no plan, or one that its target refuses or can't make sense of.
     """
-    place = Path(path)
-    if not place.is_file():
-        raise InputError(f"{path}: no such file")
-    if place.stat().st_size > MAX_BYTES:
-        raise InputError(f"{path}: larger than {MAX_BYTES:,} bytes; no plan is")
-    return parse_plan(place.read_bytes(), str(path), target)
+    return parse_plan(_bytes_of(path), str(path), target, sizes)
 
 
-def parse_plan(data: bytes, path: str, target: str | None = None) -> PlanFile:
+def parse_plan(
+    data: bytes, path: str, target: str | None = None, sizes: Mapping[str, int] | None = None
+) -> PlanFile:  # fmt: skip
     """`read_plan` of the bytes of a file."""
     named = target_named(target) if target is not None else None
     losses: list[Loss]
-    if looks_like_msccl_xml(data[:_HEAD_BYTES]):
+    is_xml = looks_like_msccl_xml(data[:_HEAD_BYTES])
+    try:
+        value = None if is_xml else json.loads(data)
+    except (ValueError, RecursionError):
+        value = None
+    if looks_like_schedule_json(value):
+        _must_be(path, named, "schedule-json")
+        return plan_file_of(_bound(_schedule(data, path), path, sizes or {}), path)
+    if sizes:
+        raise InputError(f"{path}: {', '.join(sizes)} can be bound in a schedule only, and this is none")
+    if is_xml:
         _must_be(path, named, "msccl-xml")
         plan, found, losses = read_msccl_xml(data, path, target)
         unfit = lint_text(data.decode("utf-8", errors="replace"), path, found)
         return PlanFile(path, plan, found, tuple(losses), (*unfit, *_limits(plan, found)))
-    try:
-        value = json.loads(data)
-    except (ValueError, RecursionError):
-        value = None
     if looks_like_busbw_json(value):
         _must_be(path, named, "busbw-json")
         return PlanFile(path, read_busbw_json(data, path), TARGETS["busbw"], (), ())
@@ -76,12 +100,80 @@ def parse_plan(data: bytes, path: str, target: str | None = None) -> PlanFile:
         _must_be(path, named, "mscclpp-json")
         plan, found, losses = read_mscclpp_json(data, path, target)
         return PlanFile(path, plan, found, tuple(losses), tuple(_limits(plan, found)))
-    if isinstance(value, dict) and {"kind", "axes", "body"} <= value.keys():
+    raise InputError(
+        f"{path}: no plan. Known are MSCCL XML (<algo>), MSCCL++ execution plans, busbw's own JSON and its schedules"
+    )
+
+
+def plan_file_of(bound: BoundSchedule, path: str) -> PlanFile:
+    """A bound schedule as the plan that it is lowered to, out of place; `path` is where it came from.
+
+    A rank is lowered when the plan is asked for it; InputError is raised then for what no order makes right.
+    """
+    name = bound.schedule.name
+    try:
+        plan = plan_of(bound, name=name if len(name) <= _MOST_NAME else Path(path).stem[:_MOST_NAME])
+    except (ValueError, IndexError) as error:
+        raise InputError(f"{path}: {error}") from None
+
+    def lowered(rank: int) -> RankPlan:
+        try:
+            return plan.rank_plan(rank)
+        except (ValueError, IndexError) as error:
+            raise InputError(f"{path}: rank {rank}: {error}") from None
+
+    return PlanFile(path, replace(plan, rank_plan=lowered), TARGETS["busbw"], (), (), bound)
+
+
+def read_schedule(path: str | Path) -> Schedule:
+    """The schedule that a file holds. Raises InputError for a file that holds none; a plan is none."""
+    data = _bytes_of(path)
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError):
+        value = None
+    if not looks_like_schedule_json(value):
         raise InputError(
-            f"{path}: a schedule, such as `busbw design --out` writes, and no plan. In Python "
-            "busbw.collectives.plan_of(from_json(text).bind(ranks)) is its plan"
+            f"{path}: no schedule, which is JSON with axes and a body; `busbw design --out FILE.json` writes one"
         )
-    raise InputError(f"{path}: no plan. Known are MSCCL XML (<algo>), MSCCL++ execution plans and busbw's own JSON")
+    return _schedule(data, str(path))
+
+
+def _bytes_of(path: str | Path) -> bytes:
+    place = Path(path)
+    if not place.is_file():
+        raise InputError(f"{path}: no such file")
+    if place.stat().st_size > MAX_BYTES:
+        raise InputError(f"{path}: larger than {MAX_BYTES:,} bytes; no plan is")
+    return place.read_bytes()
+
+
+def _schedule(data: bytes, path: str) -> Schedule:
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: no schedule: {error}") from None
+    try:
+        return from_json(text)
+    except ValueError as error:
+        raise InputError(f"{path}: no schedule: {error}") from None
+
+
+def _bound(schedule: Schedule, path: str, sizes: Mapping[str, int]) -> BoundSchedule:
+    """The schedule with the sizes given and those that the file fixes."""
+    known = {
+        *sizes,
+        *(name for name, _ in schedule.fixed),
+        *(name for name, value in schedule.params if value is not None),
+    }
+    if missing := [name for name in (*schedule.axes, *(name for name, _ in schedule.params)) if name not in known]:
+        raise InputError(
+            f"{path}: the schedule {schedule.name} is for any size of {', '.join(missing)}; say which: --bind {','.join(f'{name}=N' for name in missing)}"
+        )
+    try:
+        return schedule.bind(**sizes)
+    except (ValueError, IndexError) as error:
+        raise InputError(f"{path}: {error}") from None
 
 
 def _must_be(path: str, target: Target | None, format_: str) -> None:
