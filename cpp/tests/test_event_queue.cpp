@@ -69,6 +69,33 @@ void a_shift_moves_what_it_picks() {
   CHECK_EQUAL(queue.size(), 2U);
 }
 
+struct Numbers {
+  int first, count;
+  bool join(const Numbers& next) {
+    if (next.count != 1 || next.first != first + count) return false;
+    ++count;
+    return true;
+  }
+};
+
+/// 1, 2 and 3 at one time are one event, 2 at another time none of them; 4, pushed once they were taken, comes after.
+void events_that_join_keep_their_order() {
+  EventQueue<Numbers> queue;
+  queue.push(Picoseconds{10}, {1, 1});
+  queue.push(Picoseconds{20}, {2, 1});
+  queue.push(Picoseconds{10}, {2, 1});
+  queue.push(Picoseconds{10}, {3, 1});
+  CHECK_EQUAL(queue.size(), 2U);
+  CHECK_EQUAL(count(queue.next_time()), 10);
+  CHECK_EQUAL(queue.pop().count, 3);
+  queue.push(Picoseconds{10}, {4, 1});
+  CHECK(queue.more_now());
+  CHECK_EQUAL(queue.pop().first, 4);
+  CHECK_EQUAL(count(queue.next_time()), 20);
+  CHECK_EQUAL(queue.pop().first, 2);
+  CHECK(queue.empty());
+}
+
 }  // namespace
 
 int main() {
@@ -76,5 +103,6 @@ int main() {
   order_is_time_then_sequence();
   the_past_is_refused();
   a_shift_moves_what_it_picks();
+  events_that_join_keep_their_order();
   return busbw::testing::failures == 0 ? 0 : 1;
 }

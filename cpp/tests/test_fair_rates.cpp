@@ -97,6 +97,51 @@ void what_is_malformed_is_refused() {
   CHECK_THROWS(std::invalid_argument, FairRates({Rate{1}}, 0, good, numbered(1), {}));
 }
 
+/// f0 over links 0 to 69, f1 over the last of them, f2 over the last but one: whoever starts last, the last two links are shared.
+void long_ways_share_their_last_links_too() {
+  std::vector<Crossing> whole;
+  for (LinkId l = 0; l < 70; ++l) whole.push_back({l, 1});
+  const WayColumns ways = ways_of({whole, {{69, 1}}, {{68, 1}}});
+  for (const FlowId first : {0, 1}) {
+    FairRates rates(std::vector<Rate>(70, Rate{100}), 1, ways, numbered(3), {});
+    for (FlowId next = 0; next < 3; ++next) {
+      rates.start((first + next) % 3);
+      rates.settle(ignore);
+    }
+    for (FlowId flow = 0; flow < 3; ++flow) CHECK_EQUAL(count(rates.rate(flow)), 50);
+    rates.stop(0);
+    rates.settle(ignore);
+    CHECK_EQUAL(count(rates.rate(1)), 100);
+  }
+}
+
+/// Links of 100, 200, ... 800 with 2, 4, ... 16 flows, 50 each; where all 72 cross one link of 720 as well, 10 each.
+void many_flows_that_start_at_once_share_alike() {
+  std::vector<std::vector<Crossing>> all;
+  std::vector<Rate> capacity;
+  for (std::int32_t l = 0; l < 8; ++l) {
+    capacity.push_back(Rate{100 * (l + 1)});
+    for (std::int32_t f = 0; f < 2 * (l + 1); ++f) all.push_back({{l, 1}, {8, 1}});
+  }
+  for (const std::int64_t common : {80'000, 720}) {
+    std::vector<Rate> limits = capacity;
+    limits.push_back(Rate{common});
+    const WayColumns ways = ways_of(all);
+    FairRates rates(limits, 1, ways, numbered(all.size()), {});
+    for (FlowId flow = 0; flow < static_cast<FlowId>(all.size()); ++flow) rates.start(flow);
+    rates.settle(ignore);
+    for (FlowId flow = 0; flow < static_cast<FlowId>(all.size()); ++flow) {
+      CHECK_EQUAL(count(rates.rate(flow)), common == 720 ? 10 : 50);
+      CHECK_EQUAL(rates.bottleneck(flow), common == 720 ? 8 : all[static_cast<std::size_t>(flow)].front().link);
+    }
+    // One leaves link 0: its last one takes all of it, or of the common link no more than the others.
+    rates.stop(0);
+    rates.settle(ignore);
+    CHECK_EQUAL(count(rates.rate(1)), common == 720 ? 720 / 71 : 100);
+    for (FlowId flow = 2; flow < static_cast<FlowId>(all.size()); ++flow) CHECK_EQUAL(count(rates.rate(flow)), common == 720 ? 720 / 71 : 50);
+  }
+}
+
 /// Starts, stops, changes of capacity and of ways at random: after each, every rate is what a new solver gives, every flow has a full link
 /// on its way on which no flow gets more by weight, and no link carries more than it can.
 void keeping_up_to_date_is_solving_anew() {
@@ -121,7 +166,7 @@ void keeping_up_to_date_is_solving_anew() {
     FairRates kept(capacity, unit, ways, way, weight);
     std::vector<bool> active(flows, false);
     for (int step = 0; step < 30; ++step) {
-      const std::size_t many = 1 + random() % 3;
+      const std::size_t many = 1 + random() % (trial % 2 == 0 ? 3 : 3 * flows);
       for (std::size_t i = 0; i < many; ++i) {
         const std::size_t f = random() % flows;
         if (random() % 5 == 0) {
@@ -164,6 +209,8 @@ int main() {
   a_sprayed_flow_fills_both_links();
   a_closed_link_stops_its_flows_and_no_others();
   what_is_malformed_is_refused();
+  long_ways_share_their_last_links_too();
+  many_flows_that_start_at_once_share_alike();
   keeping_up_to_date_is_solving_anew();
   return busbw::testing::failures == 0 ? 0 : 1;
 }

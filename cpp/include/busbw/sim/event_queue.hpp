@@ -2,7 +2,8 @@
 ///
 /// A radix heap (Ahuja, Mehlhorn, Orlin, Tarjan, "Faster algorithms for the shortest path problem", 1990): what is pushed is never earlier
 /// than what was popped last, so an event waits in the bucket of the highest bit in which its time differs from that. Equal times share a
-/// bucket and stay in order when it is dealt out, so no sequence number is stored.
+/// bucket and stay in order when it is dealt out, so no sequence number is stored. An Event with a method `bool join(const Event& next)` may take
+/// in one that is pushed for the same time right after it: a million messages that end together are one item.
 #pragma once
 
 #include <array>
@@ -24,6 +25,10 @@ class EventQueue {
   void push(Picoseconds time, Event event) {
     if (time < last_) throw std::logic_error("an event lies in the past");
     const std::size_t bucket = bucket_of(time);
+    if constexpr (requires(Event last) { last.join(event); }) {
+      std::vector<Item>& items = buckets_[bucket];
+      if (items.size() > (bucket == 0 ? taken_ : 0) && items.back().time == time && items.back().event.join(event)) return;
+    }
     buckets_[bucket].push_back({time, event});
     if (bucket != 0) filled_ |= std::uint64_t{1} << (bucket - 1);
     ++size_;

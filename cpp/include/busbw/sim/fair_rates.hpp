@@ -6,7 +6,8 @@
 /// symmetries, gets the same integers.
 ///
 /// A change re-solves only what it can reach: rounds below the level at which the change is first felt stay as they are, because no link of
-/// theirs carries a changed flow; above it, only links joined to the change by flows of that level or more.
+/// theirs carries a changed flow; above it, only links joined to the change by flows of that level or more. Where most flows start at once and
+/// there are many a link, all are solved in passes over the flows instead, which need no lists of the flows of each link.
 #pragma once
 
 #include <algorithm>
@@ -59,7 +60,6 @@ class FairRates {
       if (flows_[f].weight < 1) throw std::invalid_argument("weights of flows must be positive");
       set_crossings(flows_[f], way_of[f]);
     }
-    lay_out();
   }
 
   std::size_t links() const { return links_.size(); }
@@ -73,12 +73,8 @@ class FairRates {
       Link& link = links_[static_cast<std::size_t>(crossings[c].link)];
       link.weights += std::int64_t{crossings[c].share} * flow.weight;
       ++link.active;
-      const std::uint64_t bit = bit_of(flow, c);
-      if ((flow.listed & bit) == 0) {
-        flow.listed |= bit;
-        members_[static_cast<std::size_t>(link.first + link.listed++)] = {id, c};
-      }
     }
+    ++active_;
     started_.push_back(id);
   }
 
@@ -92,6 +88,7 @@ class FairRates {
       // Only a link that held somebody back gives anything when it gets room, and only if the flow had taken any.
       if (--link.active > 0 && link.full_from != kFree && flow.level != kFree) touch(crossings[c].link, flow.level);
     }
+    --active_;
     flow.level = -1;
     flow.rate = Rate{0};
     flow.bottleneck = -1;
@@ -116,19 +113,32 @@ class FairRates {
   void set_way(FlowId id, std::int32_t way) {
     if (active(id)) throw std::logic_error("only an idle flow can take another way");
     set_crossings(flows_[static_cast<std::size_t>(id)], way);
-    lay_out();
+    laid_out_ = false;
   }
 
   /// Brings rates up to date after starts, stops and changes of capacity; calls changed(flow, rate before, rate now) for each that differs.
   template <class Changed>
   void settle(Changed changed) {
-    for (const FlowId id : started_) start_alone_or_touch(id, changed);
-    started_.clear();
-    for (const LinkId id : bounded_) links_[static_cast<std::size_t>(id)].bounded = false;
-    bounded_.clear();
-    if (touched_.empty()) return;
-    collect();
-    fill();
+    if (started_.size() >= kDense * links_.size() && 2 * started_.size() >= active_) {
+      unlisted_.insert(unlisted_.end(), started_.begin(), started_.end());
+      if (unlisted_.size() > flows_.size()) laid_out_ = false;
+      started_.clear();
+      collect_all();
+      fill(true);
+    } else {
+      for (const FlowId id : started_) {
+        list(id);
+        start_alone_or_touch(id, changed);
+      }
+      started_.clear();
+      for (const LinkId id : bounded_) links_[static_cast<std::size_t>(id)].bounded = false;
+      bounded_.clear();
+      forget_idle();
+      if (touched_.empty()) return;
+      list_all();
+      collect();
+      fill(false);
+    }
     for (const FlowId id : component_flows_) {
       Flow& flow = flows_[static_cast<std::size_t>(id)];
       const Rate now{flow.level == kFree ? kUnbounded : flow.level * flow.weight};
@@ -146,6 +156,7 @@ class FairRates {
  private:
   static constexpr std::int64_t kFree = INT64_MAX;
   static constexpr std::int64_t kUnbounded = INT64_MAX / 4;  ///< a flow that no link holds back
+  static constexpr std::size_t kDense = 2;                   ///< flows a link that start at once, from which all are solved in passes; a guess
 
   struct Member {
     FlowId flow;
@@ -174,10 +185,13 @@ class FairRates {
     std::uint32_t stamp = 0;
     // While solving:
     std::uint32_t round = 0;
+    std::uint32_t place = kNoPlace;  ///< among the links that fill in this round
     std::int64_t free_weights = 0;
     std::int64_t weights_before = 0;
     Work rest = 0;
   };
+
+  static constexpr std::uint32_t kNoPlace = UINT32_MAX;
 
   static std::uint64_t bit_of(const Flow& flow, std::uint32_t crossing) { return std::uint64_t{1} << std::min<std::uint32_t>(crossing - flow.begin, 63); }
   /// Beyond the 63rd crossing of a way (a tree of many links) flows stay listed once they are.
@@ -193,7 +207,7 @@ class FairRates {
     flow.end = static_cast<std::uint32_t>(ways_->begin[w + 1]);
   }
 
-  /// Gives each link room for all flows that may cross it, and lists those that do.
+  /// Gives each link room for all flows that may cross it; nobody is listed then.
   void lay_out() {
     const Crossing* crossings = ways_->crossings.data();
     for (Link& link : links_) link.first = link.listed = 0;
@@ -202,16 +216,34 @@ class FairRates {
     std::int64_t next = 0;
     for (Link& link : links_) next += std::exchange(link.first, next);
     members_.resize(static_cast<std::size_t>(next));
+    unlisted_.clear();
     for (std::size_t f = 0; f < flows_.size(); ++f) {
-      Flow& flow = flows_[f];
-      flow.listed = 0;
-      if (flow.level < 0) continue;
-      for (std::uint32_t c = flow.begin; c < flow.end; ++c) {
-        flow.listed |= bit_of(flow, c);
-        Link& link = links_[static_cast<std::size_t>(crossings[c].link)];
-        members_[static_cast<std::size_t>(link.first + link.listed++)] = {static_cast<FlowId>(f), c};
-      }
+      flows_[f].listed = 0;
+      if (flows_[f].level >= 0) unlisted_.push_back(static_cast<FlowId>(f));
     }
+    laid_out_ = true;
+  }
+
+  /// The links of an active flow know it from now on.
+  void list(FlowId id) {
+    if (!laid_out_) lay_out();
+    Flow& flow = flows_[static_cast<std::size_t>(id)];
+    if (flow.level < 0) return;
+    const Crossing* crossings = ways_->crossings.data();
+    const std::uint64_t before = flow.listed;
+    for (std::uint32_t c = flow.begin; c < flow.end; ++c) {
+      const std::uint64_t bit = bit_of(flow, c);
+      if ((before & bit) != 0) continue;
+      flow.listed |= bit;
+      Link& link = links_[static_cast<std::size_t>(crossings[c].link)];
+      members_[static_cast<std::size_t>(link.first + link.listed++)] = {id, c};
+    }
+  }
+
+  void list_all() {
+    if (!laid_out_) lay_out();
+    for (const FlowId id : unlisted_) list(id);
+    unlisted_.clear();
   }
 
   std::int64_t level_of(Work rest, std::int64_t weights) const {
@@ -319,9 +351,47 @@ class FairRates {
     for (const FlowId id : component_flows_) flows_[static_cast<std::size_t>(id)].level = kFree;
   }
 
+  /// All links in use and all active flows.
+  void collect_all() {
+    ++stamp_;
+    ++solves_;
+    component_links_.clear();
+    component_flows_.clear();
+    for (const LinkId id : touched_) links_[static_cast<std::size_t>(id)].dirty = false;
+    for (std::size_t l = 0; l < links_.size(); ++l) {
+      Link& link = links_[l];
+      link.full_from = kFree;
+      if (link.active == 0) continue;
+      link.rest = Work{count(link.capacity)} * share_unit_;
+      link.free_weights = link.weights;
+      link.round = 0;
+      component_links_.push_back(static_cast<LinkId>(l));
+    }
+    component_flows_.reserve(active_);
+    for (std::size_t f = 0; f < flows_.size(); ++f) {
+      if (flows_[f].level < 0) continue;
+      flows_[f].level = kFree;
+      component_flows_.push_back(static_cast<FlowId>(f));
+    }
+  }
+
+  /// Links that nobody uses any more need no solving.
+  void forget_idle() {
+    std::erase_if(touched_, [this](LinkId id) {
+      Link& link = links_[static_cast<std::size_t>(id)];
+      if (link.active > 0) return false;
+      link.dirty = false;
+      link.full_from = kFree;
+      return true;
+    });
+    if (touched_.empty()) floor_ = kFree;
+  }
+
   using Candidate = std::pair<std::int64_t, LinkId>;
 
-  void fill() {
+  /// in_passes: each round looks through all free flows instead of the lists of the links that fill, as long as it frees half of them.
+  void fill(bool in_passes) {
+    if (in_passes) free_flows_ = component_flows_;
     heap_.clear();
     for (const LinkId id : component_links_) {
       const Link& link = links_[static_cast<std::size_t>(id)];
@@ -334,7 +404,16 @@ class FairRates {
       ++round;
       const std::int64_t level = next_level();
       if (level < 0) break;
-      for (const LinkId id : bottlenecks_) freeze(id, level, round);
+      if (in_passes) {
+        const std::size_t before = free_flows_.size();
+        freeze_in_pass(level, round);
+        if (2 * free_flows_.size() > before) {
+          list_all();
+          in_passes = false;
+        }
+      } else {
+        for (const LinkId id : bottlenecks_) freeze(id, level, round);
+      }
       for (const LinkId id : lowered_) {
         Link& link = links_[static_cast<std::size_t>(id)];
         link.rest -= Work{level} * (link.weights_before - link.free_weights);
@@ -369,22 +448,48 @@ class FairRates {
 
   /// The free flows of a link get this level.
   void freeze(LinkId id, std::int64_t level, std::uint32_t round) {
-    const Crossing* crossings = ways_->crossings.data();
     const Link& full = links_[static_cast<std::size_t>(id)];
     for (std::int64_t m = full.first; m < full.first + full.listed; ++m) {
       Flow& flow = flows_[static_cast<std::size_t>(members_[static_cast<std::size_t>(m)].flow)];
       if (flow.level != kFree) continue;
       flow.level = level;
       flow.bottleneck = id;
-      for (std::uint32_t c = flow.begin; c < flow.end; ++c) {
-        Link& link = links_[static_cast<std::size_t>(crossings[c].link)];
-        if (link.round != round) {
-          link.round = round;
-          link.weights_before = link.free_weights;
-          lowered_.push_back(crossings[c].link);
-        }
-        link.free_weights -= std::int64_t{crossings[c].share} * flow.weight;
+      take(flow, round);
+    }
+  }
+
+  /// The free flows of all links that fill get this level; each is held back by the first of its own.
+  void freeze_in_pass(std::int64_t level, std::uint32_t round) {
+    const Crossing* crossings = ways_->crossings.data();
+    for (std::size_t place = 0; place < bottlenecks_.size(); ++place) links_[static_cast<std::size_t>(bottlenecks_[place])].place = static_cast<std::uint32_t>(place);
+    std::size_t kept = 0;
+    for (const FlowId id : free_flows_) {
+      Flow& flow = flows_[static_cast<std::size_t>(id)];
+      std::uint32_t place = kNoPlace;
+      for (std::uint32_t c = flow.begin; c < flow.end; ++c) place = std::min(place, links_[static_cast<std::size_t>(crossings[c].link)].place);
+      if (place == kNoPlace) {
+        free_flows_[kept++] = id;
+        continue;
       }
+      flow.level = level;
+      flow.bottleneck = bottlenecks_[place];
+      take(flow, round);
+    }
+    free_flows_.resize(kept);
+    for (const LinkId id : bottlenecks_) links_[static_cast<std::size_t>(id)].place = kNoPlace;
+  }
+
+  /// A flow that has its level is no longer free on its links.
+  void take(const Flow& flow, std::uint32_t round) {
+    const Crossing* crossings = ways_->crossings.data();
+    for (std::uint32_t c = flow.begin; c < flow.end; ++c) {
+      Link& link = links_[static_cast<std::size_t>(crossings[c].link)];
+      if (link.round != round) {
+        link.round = round;
+        link.weights_before = link.free_weights;
+        lowered_.push_back(crossings[c].link);
+      }
+      link.free_weights -= std::int64_t{crossings[c].share} * flow.weight;
     }
   }
 
@@ -393,13 +498,16 @@ class FairRates {
   std::vector<Link> links_;
   std::vector<Flow> flows_;
   std::vector<Member> members_;
+  bool laid_out_ = false;
+  std::size_t active_ = 0;
   std::vector<FlowId> started_;
+  std::vector<FlowId> unlisted_;  ///< active flows that their links' lists may lack
   std::vector<LinkId> touched_, bounded_;
   std::int64_t floor_ = kFree;
   std::uint32_t stamp_ = 0;
   std::uint64_t solves_ = 0;
   std::vector<LinkId> component_links_, bottlenecks_, lowered_;
-  std::vector<FlowId> component_flows_;
+  std::vector<FlowId> component_flows_, free_flows_;
   std::vector<Candidate> heap_;
 };
 

@@ -75,11 +75,13 @@ class ProgramRun {
       if (time == kNever) return Status::kStalled;
       now_ = time;
       do {
-        const Event event = queue_.pop();
-        --budget_;
-        ++events_;
-        handle(event);
-        if (!resumed_.empty()) resume();
+        const Event run = queue_.pop();
+        budget_ -= run.count;
+        events_ += run.count;
+        for (std::uint32_t n = 0; n < run.count; ++n) {
+          handle(run.at(n));
+          if (!resumed_.empty()) resume();
+        }
       } while (queue_.more_now());
       settle();
       if (loop_turned_) {
@@ -142,12 +144,30 @@ class ProgramRun {
   const std::vector<std::int64_t>& channel_bytes() const { return channel_bytes_; }
 
  private:
+  static constexpr std::uint32_t kIdMask = (std::uint32_t{1} << 29) - 1;
+
   enum Kind : std::uint32_t { kDrained = 0, kArrived = 1, kWake = 2, kChange = 3, kInject = 4 };
 
+  /// One event, or a run of them with one id after another.
   struct Event {
     std::uint32_t kind : 3;
     std::uint32_t id : 29;
-    std::uint32_t aux;  ///< generation of a flow, row of an arrival
+    std::uint32_t aux;        ///< generation of a flow, row of an arrival
+    std::uint32_t count = 1;
+    std::uint32_t step = 0;   ///< of aux from one to the next
+
+    bool join(const Event& next) {
+      if (next.count != 1 || next.kind != kind || next.id != id + count || count == UINT32_MAX) return false;
+      if (count == 1) {
+        if (next.aux - aux > 1) return false;
+        step = next.aux - aux;
+      } else if (next.aux != aux + count * step) {
+        return false;
+      }
+      ++count;
+      return true;
+    }
+    Event at(std::uint32_t n) const { return {kind, (id + n) & kIdMask, aux + n * step}; }
   };
 
   struct Channel {
@@ -603,8 +623,12 @@ class ProgramRun {
     queue_.for_each([&](Picoseconds time, const Event& event) {
       if (event.kind == kChange)
         state.next_change = std::min(state.next_change, time);
-      else if (event.kind != kDrained || (channels_[event.id].busy && channels_[event.id].generation == event.aux))
-        waiting_events_.emplace_back(count(time) - count(now_), (std::int64_t{event.kind} << 32) | event.id);
+      else
+        for (std::uint32_t n = 0; n < event.count; ++n) {
+          const Event one = event.at(n);
+          if (one.kind != kDrained || (channels_[one.id].busy && channels_[one.id].generation == one.aux))
+            waiting_events_.emplace_back(count(time) - count(now_), (std::int64_t{one.kind} << 32) | one.id);
+        }
     });
     // Rows that are repeated must begin in the same order, so where they are kept the order of one time's events is part of the state.
     if (options_.record)
@@ -699,7 +723,6 @@ class ProgramRun {
   }
 
   static constexpr std::size_t kMostPosted = 100'000'000;
-  static constexpr std::uint32_t kIdMask = (std::uint32_t{1} << 29) - 1;
 
   Program program_;
   Options options_;
