@@ -63,14 +63,6 @@ def test_a_plan_goes_from_format_to_format(busbw, ring, tmp_path):
         assert ran.status == 2 and said in ran.err
 
 
-def test_a_schedule_is_told_from_a_plan(busbw, tmp_path):
-    out = tmp_path / "best.json"
-    assert busbw("design", "all-to-all", "--cluster", "dgx-h100", "--out", out).status == 0
-    for verb in ("verify", "show"):
-        ran = busbw(verb, out)
-        assert ran.status == 2 and "a schedule" in ran.err
-
-
 def test_what_the_target_cannot_say_is_named_and_nothing_is_written(busbw, ring, tmp_path):
     ran = busbw("convert", ring, tmp_path / "plan.json", "--target", "mscclpp-0.10")
     assert ran.status == 2 and not (tmp_path / "plan.json").exists()

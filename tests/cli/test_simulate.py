@@ -160,3 +160,10 @@ def test_a_schedule_must_fit_the_cluster_and_the_words(busbw, tmp_path):
     ):
         ran = busbw("simulate", "collective", *arguments, *FABRIC)
         assert (ran.status, ran.out) == (2, "") and said in " ".join(ran.err.split())
+
+
+def test_nics_that_are_not_simulated_are_told(busbw):
+    """p5 has 32 NICs for 8 GPUs; the simulator sends from one of each."""
+    ran = busbw("simulate", "collective", "all-to-all", "--cluster", "p5", "--nodes", "2", "--bytes", "1MiB")
+    assert ran.status == 0 and "32 NICs for 8 GPUs" in ran.err
+    assert "NICs for" not in busbw("simulate", "collective", "all-to-all", *FABRIC, "--bytes", "1MiB").err

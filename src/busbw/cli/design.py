@@ -69,7 +69,7 @@ def design(  # noqa: PLR0917 - an option each
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
 ) -> None:
-    """Find the best schedules for a collective, and how far they are from what no schedule can beat.
+    """Find the best schedules for a collective, and how far they are from what none can beat whose switches neither add nor copy.
 
     Candidates are the library's algorithms and schedules made for this cluster: trees and ways at the bound of its links.
     They are ranked by a model of steps and busiest links; it knows neither protocols nor NCCL's limits.

@@ -128,7 +128,7 @@ def collective(
     """Simulate a collective: time, what the critical path is made of, and what each fault costs.
 
     Flows share links max-min fairly; copies and sums inside a GPU take no time. Times are of the links alone: start-up
-    of kernels and protocols is not in them (`busbw predict` has it).
+    of kernels, protocols and NCCL's own rings are not in them (`busbw predict` has them; `busbw design` finds better ones).
 
     \b
     Examples:
@@ -232,6 +232,10 @@ def _cluster(name: str, nodes: int, what_if: list[str] | None) -> Cluster:
     found, losses = find_cluster(name, nodes, pairs_of("--set", what_if or [], "nic.rate=800Gb/s"))
     for line in map(str, losses):
         note(line)
+    if nodes > 1 and found.node.nics > found.node.gpus:
+        note(
+            f"{found.name} has {found.node.nics} NICs for {found.node.gpus} GPUs; of each GPU's one is simulated, so between nodes it is slower than it is."
+        )
     return found
 
 
