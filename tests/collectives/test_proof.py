@@ -109,3 +109,14 @@ def test_the_plans_of_the_library_are_legal(name: str):
     for ranks in (3, 4, 6):
         for bound in list(LIBRARY[name]().bindings(ranks))[-1:]:
             assert verify_plan(plan_of(bound)).violations == ()
+
+
+def test_more_ranks_than_fit_memory_are_not_tried():
+    with pytest.raises(NotProvedError, match="2147483648 ranks are more than 4194304"):
+        prove(LIBRARY["ring_all_reduce"]().bind(1 << 31))
+
+
+@pytest.mark.parametrize("size", [4.5, "4", None])
+def test_a_size_is_a_whole_number(size):
+    with pytest.raises(ValueError, match="whole numbers, not"):
+        LIBRARY["ring_all_reduce"]().bind(size)

@@ -50,6 +50,7 @@ _EVENTS = 4_000_000  # moves of one rank that are executed
 _STATE = 8_000_000  # ranks x chunks that the second way keeps
 _PLACES = 100_000_000  # ranks x chunks of which it is kept whether they are filled
 _STEPS = 4_096  # steps that the second way takes
+_MOST_RANKS = 1 << 22  # beyond, columns of all ranks do not fit memory; several times the GPUs of any cluster announced
 
 
 class NotProvedError(ValueError):
@@ -86,6 +87,10 @@ def prove(bound: BoundSchedule) -> Proof:
     >>> proof.holds, proof.method, proof.symmetry
     (True, 'one rank for all, rotation', 'by form')
     """
+    if bound.ranks > _MOST_RANKS:
+        raise NotProvedError(
+            f"{bound.ranks} ranks are more than {_MOST_RANKS}, up to which columns of all ranks fit memory"
+        )
     reasons: list[str] = []
     for way in (_halves_of_all_reduce, _backwards, _any_symmetry, _presence, _all_ranks):
         try:

@@ -219,6 +219,8 @@ class Schedule:
         """Bound, whatever the algorithm requires."""
         if len(sizes) > len(self.axes):
             raise ValueError(f"{self.name} has {len(self.axes)} axes ({', '.join(self.axes)}), not {len(sizes)}")
+        if odd := [value for value in (*sizes, *named.values()) if not isinstance(value, int | np.integer)]:
+            raise ValueError(f"{self.name}: sizes and parameters are whole numbers, not {odd[0]!r}")
         given = dict(zip(self.axes, sizes, strict=False))
         if twice := given.keys() & named.keys():
             raise ValueError(f"{self.name}: {', '.join(sorted(twice))} given twice")
