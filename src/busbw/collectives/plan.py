@@ -27,6 +27,7 @@ __all__ = [
     "INSTRUCTION",
     "LOCAL",
     "MAX_LOOPS",
+    "NO_INDEX",
     "WALK",
     "BlockBuilder",
     "Buffer",

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
+from busbw.collectives.blocks import split_blocks
 from busbw.collectives.exchange.targets import TARGETS, Target, limit_violation
 from busbw.collectives.legality import Violation
 from busbw.collectives.plan import (
@@ -300,9 +301,10 @@ def _fill(builder: RankBuilder, source: _Block, blocks: dict[int, _Block], proto
 def write_msccl_xml(plan: Plan, target: Target) -> tuple[str, list[Violation]]:
     """The file, and all that the target can't say or take; the file is of use only if that list is empty.
 
-    Loops are written out; a reduction of n chunks becomes n - 1 steps; more chunks than a step takes become several steps, on both
+    Blocks with several peers in one direction are split by peer (`blocks.py`); loops are written out; a reduction of n chunks becomes n - 1 steps; more chunks than a step takes become several steps, on both
     sides alike. Of a plan that has none of these, reading the file gives the same plan again.
     """
+    plan = split_blocks(plan)
     violations: list[Violation] = []
     word = target.word(plan.collective)
     if word is None:
