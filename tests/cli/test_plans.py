@@ -61,6 +61,9 @@ def test_what_the_target_cannot_say_is_named_and_nothing_is_written(busbw, ring,
     ran = busbw("convert", ring, tmp_path / "plan.json", "--target", "mscclpp-0.10")
     assert ran.status == 2 and not (tmp_path / "plan.json").exists()
     assert "target-cannot-say: mscclpp-0.10 can't say SEND" in ran.err
+    assert (
+        ran.err.count("target-cannot-say") == 8 and "and 2 more" in ran.err
+    )  # 3 words on each of 3 ranks, and their order
 
 
 def test_a_plan_is_summed_up_and_drawn(busbw, ring, tmp_path):
