@@ -152,6 +152,10 @@ def test_a_schedule_is_shown_and_converted_like_a_plan(busbw, schedule, tmp_path
         ({"body": {"seq": [{"x": 1}]}}, "lacks 'move'"),
         ({"chunks": "$x"}, "uses x, which means nothing here"),
         ({"kind": "all_shuffle"}, "is no collective"),
+        (
+            {"body": {"pipeline": 0, "do": {"move": [["r"], [["mod", ["add", "r", 1], "|r|"]]], "from": ["data", 0]}}},
+            "zero",
+        ),
     ],
 )
 def test_a_damaged_schedule_is_one_clear_error(busbw, schedule, change, said):

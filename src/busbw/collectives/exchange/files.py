@@ -30,6 +30,8 @@ FORMATS = {
 _HEAD_BYTES = 4096
 _SHOWN = 8
 """Violations that an error tells in full; the same is often wrong on every rank."""
+_UNSOUND = (ValueError, IndexError, ArithmeticError)
+"""What a schedule raises whose expressions have no value: sizes that do not fit, a place outside of a table, a division by zero."""
 _MOST_NAME = 63
 """Of a plan that is made of a schedule: what MSCCL XML takes. Composed schedules have longer names."""
 
@@ -56,7 +58,7 @@ class PlanFile:
             return ()
         try:
             return verify_schedule(self.schedule)
-        except (ValueError, IndexError) as error:
+        except _UNSOUND as error:
             raise InputError(f"{self.path}: {error}") from None
 
     def verify(self) -> Verdict:
@@ -115,13 +117,13 @@ def plan_file_of(bound: BoundSchedule, path: str) -> PlanFile:
     name = bound.schedule.name
     try:
         plan = plan_of(bound, name=name if len(name) <= _MOST_NAME else Path(path).stem[:_MOST_NAME])
-    except (ValueError, IndexError) as error:
+    except _UNSOUND as error:
         raise InputError(f"{path}: {error}") from None
 
     def lowered(rank: int) -> RankPlan:
         try:
             return plan.rank_plan(rank)
-        except (ValueError, IndexError) as error:
+        except _UNSOUND as error:
             raise InputError(f"{path}: rank {rank}: {error}") from None
 
     return PlanFile(path, replace(plan, rank_plan=lowered), TARGETS["busbw"], (), (), bound)
@@ -174,7 +176,7 @@ def _bound(schedule: Schedule, path: str, sizes: Mapping[str, int]) -> BoundSche
         )
     try:
         return schedule.bind(**sizes)
-    except (ValueError, IndexError) as error:
+    except _UNSOUND as error:
         raise InputError(f"{path}: {error}") from None
 
 
