@@ -47,7 +47,9 @@ def test_the_winners_file_is_bound_to_the_cluster_and_can_be_verified(busbw, tmp
 
 def test_the_winner_is_written_as_a_plan_by_ending_or_word(busbw, tmp_path):
     """The same formats as of convert; what a target can't say is named."""
-    plan, goal = tmp_path / "best.json", tmp_path / "best.goal"
+    plan, goal, xml = tmp_path / "best.json", tmp_path / "best.goal", tmp_path / "best.xml"
+    assert busbw("design", "all-reduce", "--cluster", "dgx-h100", "--out", xml, "--target", "msccl").status == 0
+    assert busbw("verify", xml, "--target", "msccl").status == 0
     assert busbw("design", "all-reduce", "--cluster", "dgx-h100", "--out", plan, "--to", "busbw-json").status == 0
     assert json.loads(plan.read_text())["format"] == "busbw-plan"
     assert busbw("design", "all-reduce", "--cluster", "dgx-h100", "--out", goal).status == 0

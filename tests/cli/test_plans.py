@@ -67,6 +67,9 @@ def test_what_the_target_cannot_say_is_named_and_nothing_is_written(busbw, ring,
     ran = busbw("convert", ring, tmp_path / "plan.json", "--target", "mscclpp-0.10")
     assert ran.status == 2 and not (tmp_path / "plan.json").exists()
     assert "target-cannot-say: mscclpp-0.10 can't say SEND" in ran.err
+    assert (
+        ran.err.count("target-cannot-say") == 8 and "and 2 more" in ran.err
+    )  # 3 words on each of 3 ranks, and their order
 
 
 def test_a_plan_is_summed_up_and_drawn(busbw, ring, tmp_path):
@@ -155,6 +158,10 @@ def test_a_schedule_is_shown_and_converted_like_a_plan(busbw, schedule, tmp_path
         ({"body": {"seq": [{"x": 1}]}}, "lacks 'move'"),
         ({"chunks": "$x"}, "uses x, which means nothing here"),
         ({"kind": "all_shuffle"}, "is no collective"),
+        (
+            {"body": {"pipeline": 0, "do": {"move": [["r"], [["mod", ["add", "r", 1], "|r|"]]], "from": ["data", 0]}}},
+            "zero",
+        ),
     ],
 )
 def test_a_damaged_schedule_is_one_clear_error(busbw, schedule, change, said):

@@ -37,11 +37,11 @@ _Clock: TypeAlias = dict[_Lane, int]
 """How many moves of each lane have been done."""
 
 
-def split_blocks(plan: Plan, *, all_ranks: bool = False) -> Plan:
+def split_blocks(plan: Plan) -> Plan:
     """The plan with one peer to send to, and one to receive from, for each block.
 
-    A rank whose blocks have no more peers stays as it is; with `all_ranks` sends and receives get blocks of their own there, too. So does a
-    rank that uses more than FIFOs, flags and its own memory, or sends on what it does not keep to several peers.
+    A rank whose blocks have no more peers stays as it is. So does one that uses more than FIFOs, flags and its own memory, or sends on to several
+    peers what it does not keep. Sends and receives get blocks of their own, but for instructions that do both.
 
     >>> from busbw.collectives.algorithms import direct_all_gather
     >>> from busbw.collectives.lowering import plan_of
@@ -54,7 +54,7 @@ def split_blocks(plan: Plan, *, all_ranks: bool = False) -> Plan:
 
     def split(rank: int) -> RankPlan:
         old = plan.rank(rank)
-        if not all_ranks and not any(_crowded(old, block) for block in range(len(old.blocks))):
+        if not any(_crowded(old, block) for block in range(len(old.blocks))):
             return old
         return _split(plan, old.unrolled()) or old
 

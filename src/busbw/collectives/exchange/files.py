@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -28,6 +28,10 @@ FORMATS = {
 }
 """Each format with the target that is meant if none is named."""
 _HEAD_BYTES = 4096
+_SHOWN = 8
+"""Violations that an error tells in full; the same is often wrong on every rank."""
+_UNSOUND = (ValueError, IndexError, ArithmeticError)
+"""What a schedule raises whose expressions have no value: sizes that do not fit, a place outside of a table, a division by zero."""
 _MOST_NAME = 63
 """Of a plan that is made of a schedule: what MSCCL XML takes. Composed schedules have longer names."""
 
@@ -54,7 +58,7 @@ class PlanFile:
             return ()
         try:
             return verify_schedule(self.schedule)
-        except (ValueError, IndexError) as error:
+        except _UNSOUND as error:
             raise InputError(f"{self.path}: {error}") from None
 
     def verify(self) -> Verdict:
@@ -113,13 +117,13 @@ def plan_file_of(bound: BoundSchedule, path: str) -> PlanFile:
     name = bound.schedule.name
     try:
         plan = plan_of(bound, name=name if len(name) <= _MOST_NAME else Path(path).stem[:_MOST_NAME])
-    except (ValueError, IndexError) as error:
+    except _UNSOUND as error:
         raise InputError(f"{path}: {error}") from None
 
     def lowered(rank: int) -> RankPlan:
         try:
             return plan.rank_plan(rank)
-        except (ValueError, IndexError) as error:
+        except _UNSOUND as error:
             raise InputError(f"{path}: rank {rank}: {error}") from None
 
     return PlanFile(path, replace(plan, rank_plan=lowered), TARGETS["busbw"], (), (), bound)
@@ -172,7 +176,7 @@ def _bound(schedule: Schedule, path: str, sizes: Mapping[str, int]) -> BoundSche
         )
     try:
         return schedule.bind(**sizes)
-    except (ValueError, IndexError) as error:
+    except _UNSOUND as error:
         raise InputError(f"{path}: {error}") from None
 
 
@@ -194,14 +198,20 @@ def write_plan(plan: Plan, target: Target) -> str:
     """
     text, violations = _WRITERS[target.format](plan, target)
     if violations:
-        raise InputError(
-            f"plan {plan.name!r} does not fit {target.name}:\n" + "\n".join(str(one) for one in violations)
-        )
+        raise InputError(f"plan {plan.name!r} does not fit {target.name}:\n{_told(violations)}")
     again = parse_plan(text.encode(), f"{plan.name} for {target.name}", target.name).verify()
     if not again.legal:
-        told = "\n".join(str(one) for one in again.violations[:8])
-        raise InputError(f"plan {plan.name!r}, read as {target.name} reads it, is not legal:\n{told}")
+        raise InputError(
+            f"plan {plan.name!r}, read as {target.name} reads it, is not legal:\n{_told(again.violations)}"
+        )
     return text
+
+
+def _told(violations: Sequence[Violation]) -> str:
+    """A line each for a few violations, and how many more there are."""
+    more = len(violations) - _SHOWN
+    lines = [str(one) for one in violations[:_SHOWN]]
+    return "\n".join([*lines, f"and {more} more"] if more > 0 else lines)
 
 
 def _write_busbw(plan: Plan, _target: Target) -> tuple[str, list[Violation]]:
