@@ -14,11 +14,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "busbw/sim/column.hpp"
 #include "busbw/sim/time.hpp"
 
 namespace busbw::sim {
@@ -35,17 +37,17 @@ struct Crossing {
 
 /// Ways of flows in columns: way w crosses crossings begin[w] to begin[w + 1] - 1.
 struct WayColumns {
-  std::vector<std::int64_t> begin;
-  std::vector<Crossing> crossings;
+  Column<std::int64_t> begin;
+  Column<Crossing> crossings;
 };
 
 class FairRates {
  public:
   /// ways must outlive this. way_of, weight_of: (F,) of each flow; way -1: none yet; no weights: 1 each. share_unit: the share of a flow that
   /// crosses a link whole. A link occurs once on a way; shares and weights are positive.
-  FairRates(const std::vector<Rate>& capacity, std::int64_t share_unit, const WayColumns& ways, const std::vector<std::int32_t>& way_of,
-            const std::vector<std::int32_t>& weight_of)
-      : share_unit_(share_unit), ways_(&ways), links_(capacity.size()), flows_(way_of.size()) {
+  FairRates(const std::vector<Rate>& capacity, std::int64_t share_unit, const WayColumns& ways, std::span<const std::int32_t> way_of,
+            std::span<const std::int32_t> weight_of)
+      : share_unit_(share_unit), ways_(&ways), links_(capacity.size()) {
     if (share_unit < 1) throw std::invalid_argument("share_unit must be positive");
     for (std::size_t l = 0; l < links_.size(); ++l) {
       if (count(capacity[l]) < 0) throw std::invalid_argument("a capacity is negative");
@@ -55,10 +57,13 @@ class FairRates {
       if (crossing.link < 0 || static_cast<std::size_t>(crossing.link) >= links_.size()) throw std::invalid_argument("a way has a link that is not there");
       if (crossing.share < 1) throw std::invalid_argument("shares of flows must be positive");
     }
-    for (std::size_t f = 0; f < flows_.size(); ++f) {
-      flows_[f].weight = weight_of.empty() ? 1 : weight_of[f];
-      if (flows_[f].weight < 1) throw std::invalid_argument("weights of flows must be positive");
-      set_crossings(flows_[f], way_of[f]);
+    flows_.reserve(way_of.size());
+    for (std::size_t f = 0; f < way_of.size(); ++f) {
+      Flow flow;
+      flow.weight = weight_of.empty() ? 1 : weight_of[f];
+      if (flow.weight < 1) throw std::invalid_argument("weights of flows must be positive");
+      set_crossings(flow, way_of[f]);
+      flows_.push_back(flow);
     }
   }
 
@@ -496,18 +501,18 @@ class FairRates {
   std::int64_t share_unit_;
   const WayColumns* ways_;
   std::vector<Link> links_;
-  std::vector<Flow> flows_;
-  std::vector<Member> members_;
+  Column<Flow> flows_;
+  Column<Member> members_;
   bool laid_out_ = false;
   std::size_t active_ = 0;
-  std::vector<FlowId> started_;
-  std::vector<FlowId> unlisted_;  ///< active flows that their links' lists may lack
+  Column<FlowId> started_;
+  Column<FlowId> unlisted_;  ///< active flows that their links' lists may lack
   std::vector<LinkId> touched_, bounded_;
   std::int64_t floor_ = kFree;
   std::uint32_t stamp_ = 0;
   std::uint64_t solves_ = 0;
   std::vector<LinkId> component_links_, bottlenecks_, lowered_;
-  std::vector<FlowId> component_flows_, free_flows_;
+  Column<FlowId> component_flows_, free_flows_;
   std::vector<Candidate> heap_;
 };
 
