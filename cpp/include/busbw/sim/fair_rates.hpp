@@ -163,6 +163,8 @@ class FairRates {
   static constexpr std::int64_t kUnbounded = INT64_MAX / 4;  ///< a flow that no link holds back
   static constexpr std::size_t kDense = 2;                   ///< flows a link that start at once, from which all are solved in passes; a guess
 
+  static constexpr std::uint32_t kNoPlace = UINT32_MAX;
+
   struct Member {
     FlowId flow;
     std::uint32_t crossing;
@@ -178,25 +180,25 @@ class FairRates {
     std::uint32_t stamp = 0;
   };
 
-  struct Link {
+  /// What starting, stopping and taking a flow touch lies in one line of the cache.
+  struct alignas(64) Link {
     Rate capacity{0};
     std::int64_t weights = 0;  ///< of active flows, times their shares
     std::int64_t first = 0;    ///< where its members begin: flows that are active, and some that were
     std::int32_t listed = 0;
     std::int32_t active = 0;
     std::int64_t full_from = kFree;  ///< the level at which it filled; kFree if it holds nobody back
-    bool dirty = false;
-    bool bounded = false;  ///< has had its bound taken for the flows that start now
-    std::uint32_t stamp = 0;
     // While solving:
     std::uint32_t round = 0;
     std::uint32_t place = kNoPlace;  ///< among the links that fill in this round
     std::int64_t free_weights = 0;
     std::int64_t weights_before = 0;
     Work rest = 0;
+    // While what is to be solved is found:
+    bool dirty = false;
+    bool bounded = false;  ///< has had its bound taken for the flows that start now
+    std::uint32_t stamp = 0;
   };
-
-  static constexpr std::uint32_t kNoPlace = UINT32_MAX;
 
   static std::uint64_t bit_of(const Flow& flow, std::uint32_t crossing) { return std::uint64_t{1} << std::min<std::uint32_t>(crossing - flow.begin, 63); }
   /// Beyond the 63rd crossing of a way (a tree of many links) flows stay listed once they are.
