@@ -29,17 +29,17 @@ using I32 = Column<std::int32_t>;
 using I64 = Column<std::int64_t>;
 
 template <class T>
-std::vector<T> values(const Column<T>& column) {
+sim::Column<T> values(const Column<T>& column) {
   return {column.data(), column.data() + column.shape(0)};
 }
 
 /// A numpy array that owns the values.
-template <class T>
-Result<T> array(std::vector<T> values) {
-  auto owned = std::make_unique<std::vector<T>>(std::move(values));
+template <class Values, class T = typename Values::value_type>
+Result<T> array(Values values) {
+  auto owned = std::make_unique<Values>(std::move(values));
   T* data = owned->data();
   const std::size_t size = owned->size();
-  nb::capsule owner(owned.release(), [](void* p) noexcept { delete static_cast<std::vector<T>*>(p); });
+  nb::capsule owner(owned.release(), [](void* p) noexcept { delete static_cast<Values*>(p); });
   return Result<T>(data, {size}, owner);
 }
 
@@ -79,7 +79,7 @@ sim::WayColumns tree_ways(std::vector<std::int64_t> down, std::vector<std::int64
 }
 
 std::tuple<Result<std::int64_t>, Result<std::int32_t>> crossings(const sim::WayColumns& ways) {
-  std::vector<std::int32_t> links;
+  sim::Column<std::int32_t> links;
   links.reserve(ways.crossings.size());
   for (const sim::Crossing& crossing : ways.crossings) links.push_back(crossing.link);
   return {array(ways.begin), array(std::move(links))};
@@ -151,7 +151,7 @@ NB_MODULE(_flow, m) {
            "down"_a, "up"_a, "parallel"_a, "src_slot"_a, "dst_slot"_a, "src"_a, "dst"_a, "seed"_a, "hashed"_a, "Takes what tree_ways gives; returns it too.")
       .def("set_capacity", &set_capacity, "units"_a, "(L,) in 1/1024 byte per second.")
       .def_rw("share_unit", &sim::Program::share_unit)
-      .def("set_injectors", [](sim::Program& p, const I64& gap_ps) { p.injector_gap_ps = values(gap_ps); }, "gap_ps"_a)
+      .def("set_injectors", [](sim::Program& p, const I64& gap_ps) { p.injector_gap_ps.assign(gap_ps.data(), gap_ps.data() + gap_ps.shape(0)); }, "gap_ps"_a)
       .def("set_changes",
            [](sim::Program& p, const I64& time_ps, const I32& link, const I64& units, const I32& channel, const I32& way) {
              p.changes = {values(time_ps), values(link), values(units), values(channel), values(way)};
@@ -175,7 +175,7 @@ NB_MODULE(_flow, m) {
       .def_prop_ro("rows_left_out", &sim::ProgramRun::rows_left_out)
       .def("ends_ps", [](const sim::ProgramRun& run) { return array(run.ends_ps()); }, "(S,) when each stream ended, -1 if it has not.")
       .def("causes", [](const sim::ProgramRun& run) { return array(run.causes()); }, "(S,) the row that let each stream end, -1 none.")
-      .def("channel_bytes", [](const sim::ProgramRun& run) { return array(std::vector<std::int64_t>(run.channel_bytes())); })
+      .def("channel_bytes", [](const sim::ProgramRun& run) { return array(sim::Column<std::int64_t>(run.channel_bytes())); })
       .def("tasks", &tasks, "channel, stream, posted, begin, end (ps), bytes, bottleneck, cause.")
       .def("repeats", &repeats, "first row, last row, times, period in ps.")
       .def("waits", &waits, "stream, operation, channel, link without capacity; of streams that have not ended.");

@@ -56,7 +56,7 @@ void a_flow_takes_what_the_bottleneck_of_another_leaves() {
 /// Weights 3 and 1; a class of four flows of which two cross the link counts twice.
 void weights_and_shares_divide_a_link() {
   const WayColumns ways = ways_of({{{0, 1}}, {{0, 2}}});
-  FairRates rates({Rate{1000}}, 1, ways, numbered(2), {3, 1});
+  FairRates rates({Rate{1000}}, 1, ways, numbered(2), std::vector<std::int32_t>{3, 1});
   rates.start(0);
   rates.start(1);
   rates.settle(ignore);
@@ -92,7 +92,7 @@ void what_is_malformed_is_refused() {
   const WayColumns none = ways_of({{{0, 0}}});
   CHECK_THROWS(std::invalid_argument, FairRates({Rate{1}}, 1, none, numbered(1), {}));
   const WayColumns good = ways_of({{{0, 1}}});
-  CHECK_THROWS(std::invalid_argument, FairRates({Rate{1}}, 1, good, numbered(1), {0}));
+  CHECK_THROWS(std::invalid_argument, FairRates({Rate{1}}, 1, good, numbered(1), std::vector<std::int32_t>{0}));
   CHECK_THROWS(std::invalid_argument, FairRates({Rate{-1}}, 1, good, numbered(1), {}));
   CHECK_THROWS(std::invalid_argument, FairRates({Rate{1}}, 0, good, numbered(1), {}));
 }

@@ -297,14 +297,17 @@ class _Columns:
         holder = keys // (chunks * ranks)
         slot = np.arange(len(keys)) - np.searchsorted(holder, holder)
 
-        def slots(rank: IntArray) -> IntArray:
-            wanted = rank * chunks * ranks + column["chunk"]
-            place = np.minimum(np.searchsorted(keys, wanted), max(len(keys) - 1, 0))
-            return np.where(keys[place] == wanted, slot[place], 0) if len(keys) else np.zeros(len(rank), np.int64)
+        def slots(rank: IntArray, which: Any) -> IntArray:
+            out = np.zeros(len(rank), np.int64)
+            if len(keys):
+                wanted = (rank * chunks * ranks + column["chunk"])[which]
+                place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+                out[which] = np.where(keys[place] == wanted, slot[place], 0)
+            return out
 
         starts = column["src"] == source
-        column["from"] = np.where(starts, inside, slots(column["src"]))
-        column["into"] = np.where(passing, slots(column["dst"]), arrival)
+        column["from"] = np.where(starts, inside, slots(column["src"], ~starts))
+        column["into"] = np.where(passing, slots(column["dst"], passing), arrival)
         groups = []
         for first in (True, False):
             for last in (True, False):

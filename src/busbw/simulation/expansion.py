@@ -145,10 +145,11 @@ def expand(
         into_start.astype(np.int64), np.concatenate(tables_in).astype(np.int32), slow,
         background if background.any() else _NO_I8,
     )  # fmt: skip
-    sizes = [m.sizes(c) for c, m in zip(program.channels, made, strict=True)]
+    sized = any(c.size_bytes is not None for c in program.channels)
+    sizes = [m.sizes(c) for c, m in zip(program.channels, made, strict=True)] if sized else []
     to_stream = [
         first_stream[stream_index[c.target]]
-        + np.searchsorted(runners[stream_index[c.target]], orbits.canonical(m.dst) if not orbits.trivial else m.dst)
+        + _rows_of(runners[stream_index[c.target]], orbits.canonical(m.dst) if not orbits.trivial else m.dst)
         for c, m in zip(program.channels, made, strict=True)
     ]
     whole: dict[str, Any] = {
@@ -160,13 +161,15 @@ def expand(
     }
     ways = _lay_ways(flow, list(zip(program.channels, made, strict=True)), whole, orbits, outages)
     count = base
-    weight = np.repeat([c.weight for c in program.channels], [m.count for m in made]).astype(np.int32)
-    slots = np.repeat([c.slots for c in program.channels], [m.count for m in made]).astype(np.int32)
+    counts = [m.count for m in made]
+    weights, slots = [
+        np.array(v, np.int32) for v in zip(*((c.weight, c.slots) for c in program.channels), strict=True)
+    ] or [_NO_I32, _NO_I32]
     flow.set_channels(
         np.arange(count, dtype=np.int32),
-        np.concatenate(sizes) if any(len(s) for s in sizes) else _NO_I64,
-        weight if (weight != 1).any() else _NO_I32,
-        slots if slots.any() else _NO_I32,
+        np.concatenate(sizes) if sizes else _NO_I64,
+        np.repeat(weights, counts) if (weights != 1).any() else _NO_I32,
+        np.repeat(slots, counts) if slots.any() else _NO_I32,
         _NO_I32,
         np.arange(count + 1, dtype=np.int64),
     )
@@ -211,29 +214,43 @@ def _members(stream: Stream, ranks: IntArray, orbits: Orbits) -> IntArray:
 
 def _connections(channel: Channel, source: IntArray, base: int, orbits: Orbits) -> _Connections:
     to = channel.peers.of(source)
-    there = to >= 0
-    if there.all():
+    if _full(to):
         ids = np.arange(base, base + to.size).reshape(to.shape)
         return _Connections(base, source, np.repeat(source, to.shape[1]), to.ravel(), ids)
+    there = to >= 0
     ids = np.where(there, base + np.cumsum(there).reshape(there.shape) - 1, -1)
     rows, columns = np.nonzero(there)
     return _Connections(base, source, source[rows], to[rows, columns], ids)
 
 
+def _rows_of(ranks: IntArray, which: IntArray) -> IntArray:
+    """The row of each rank in an ascending column; of one beyond its end, a row that is not there."""
+    if np.array_equal(ranks, np.arange(len(ranks))):
+        return which
+    return np.asarray(np.searchsorted(ranks, which), np.int64)
+
+
+def _full(table: IntArray) -> bool:
+    """Whether no row has fewer columns than the table."""
+    return int(table.min(initial=0)) >= 0
+
+
 def _incoming(channel: Channel, made: _Connections, receivers: IntArray, orbits: Orbits) -> IntArray:
     """(R, k) channels that lead to ranks; -1 where a rank has fewer."""
     sender, column = channel.peers.senders(receivers)
-    there = sender >= 0
+    there, every = sender >= 0, _full(sender)
     if not orbits.trivial:
         source = orbits.canonical(sender)
         column = channel.peers.column(source, orbits.aligned(sender, receivers[:, None]))
     else:
         source = sender
-    if len(made.source) and np.array_equal(made.source, np.arange(len(made.source))):
-        row = source
-    else:
-        row = np.minimum(np.searchsorted(made.source, source), max(len(made.source) - 1, 0))
-    if there.all():
+    row = _rows_of(made.source, source)
+    if row is not source:
+        row = np.minimum(row, max(len(made.source) - 1, 0))
+    # Where every sender has all its channels, their numbers need no table.
+    if every and made.ids.size == made.count and int(row.max(initial=0)) < len(made.source):
+        found = np.asarray(made.base + row * made.ids.shape[1] + column, np.int64)
+    elif every:
         found = made.ids[row, column]
     else:
         found = np.where(there, made.ids[np.where(there, row, 0), np.where(there, column, 0)], -1)
@@ -252,7 +269,7 @@ def _table(parts: list[IntArray], rows: int) -> tuple[NDArray[Any], IntArray]:
     if not parts:
         return _NO_I64, np.zeros(rows, np.int64)
     whole = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
-    if len(whole) and whole.min(initial=0) >= 0:
+    if len(whole) and _full(whole):
         return whole.ravel(), np.full(rows, whole.shape[1], np.int64)
     return whole[whole >= 0], np.asarray((whole >= 0).sum(1), np.int64)
 
@@ -263,7 +280,7 @@ def _emit(
     """(R,) where each rank's instructions begin; ranks with equally many channels share them."""
     tables = [*sends.values(), *ports.values()]
     starts = picoseconds(stream.start_s) if stream.start_s is not None else np.zeros(rows, np.int64)
-    if all((table >= 0).all() for table in tables) and not starts.any():
+    if all(_full(table) for table in tables) and not starts.any():
         counts = np.array([[table.shape[1] for table in tables] + [0]], np.int64)
         kind = np.zeros(rows, np.int64)
     else:
@@ -453,15 +470,15 @@ def _tree_ways(flow: Any, tree: FatTree, src: IntArray, dst: IntArray, network: 
     rate, latency = network.rates_of(links)
     latency_ps = picoseconds(latency)
     nic = latency_ps[0] if len(latency_ps) else 0
-    hops = np.diff(begin)
     # All links of a level are alike: 2 at NICs, the others between switches.
     inner = latency_ps[-1] if len(tree.down) > 1 else nic
+    hops = np.arange(2 * len(tree.down) + 1)
     total = np.where(hops > 0, 2 * nic + np.maximum(hops - 2, 0) * inner, 0)
     capacity = rate_units(rate)
     flow.set_capacity(capacity)
     flow.share_unit = 1
     return {
-        "latency_ps": total.astype(np.int64),
+        "latency_ps": total.astype(np.int64)[np.diff(begin)],
         "way_begin": begin,
         "crossing_link": link,
         "crossing_share": np.broadcast_to(1, len(link)),

@@ -122,8 +122,10 @@ class Others:
     def _along(self, ranks: IntArray, by: IntArray) -> IntArray:
         size, stride = self.shape[self.axis], math.prod(self.shape[self.axis + 1 :])
         ranks = np.asarray(ranks, np.int64)[:, None]
-        digit = ranks // stride % size
-        return ranks + ((digit + by) % size - digit) * stride
+        digit, by = ranks // stride % size, by % size
+        out = np.asarray(ranks + by * stride, np.int64)
+        np.subtract(out, size * stride, out=out, where=by >= size - digit)
+        return out
 
     def of(self, ranks: IntArray) -> IntArray:
         """(R, k)."""

@@ -153,6 +153,8 @@ def _resident_bytes() -> int:
 
 def _refuse_closed_links(expansion: Expansion, network: Network) -> None:
     closed = np.flatnonzero(expansion.capacity <= 0)
+    if not len(closed):
+        return
     used = closed[np.isin(closed, expansion.crossing_link)]
     if len(used):
         link = int(expansion.link[used[0]])

@@ -14,11 +14,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "busbw/sim/column.hpp"
 #include "busbw/sim/time.hpp"
 
 namespace busbw::sim {
@@ -35,17 +37,17 @@ struct Crossing {
 
 /// Ways of flows in columns: way w crosses crossings begin[w] to begin[w + 1] - 1.
 struct WayColumns {
-  std::vector<std::int64_t> begin;
-  std::vector<Crossing> crossings;
+  Column<std::int64_t> begin;
+  Column<Crossing> crossings;
 };
 
 class FairRates {
  public:
   /// ways must outlive this. way_of, weight_of: (F,) of each flow; way -1: none yet; no weights: 1 each. share_unit: the share of a flow that
   /// crosses a link whole. A link occurs once on a way; shares and weights are positive.
-  FairRates(const std::vector<Rate>& capacity, std::int64_t share_unit, const WayColumns& ways, const std::vector<std::int32_t>& way_of,
-            const std::vector<std::int32_t>& weight_of)
-      : share_unit_(share_unit), ways_(&ways), links_(capacity.size()), flows_(way_of.size()) {
+  FairRates(const std::vector<Rate>& capacity, std::int64_t share_unit, const WayColumns& ways, std::span<const std::int32_t> way_of,
+            std::span<const std::int32_t> weight_of)
+      : share_unit_(share_unit), ways_(&ways), links_(capacity.size()) {
     if (share_unit < 1) throw std::invalid_argument("share_unit must be positive");
     for (std::size_t l = 0; l < links_.size(); ++l) {
       if (count(capacity[l]) < 0) throw std::invalid_argument("a capacity is negative");
@@ -55,10 +57,13 @@ class FairRates {
       if (crossing.link < 0 || static_cast<std::size_t>(crossing.link) >= links_.size()) throw std::invalid_argument("a way has a link that is not there");
       if (crossing.share < 1) throw std::invalid_argument("shares of flows must be positive");
     }
-    for (std::size_t f = 0; f < flows_.size(); ++f) {
-      flows_[f].weight = weight_of.empty() ? 1 : weight_of[f];
-      if (flows_[f].weight < 1) throw std::invalid_argument("weights of flows must be positive");
-      set_crossings(flows_[f], way_of[f]);
+    flows_.reserve(way_of.size());
+    for (std::size_t f = 0; f < way_of.size(); ++f) {
+      Flow flow;
+      flow.weight = weight_of.empty() ? 1 : weight_of[f];
+      if (flow.weight < 1) throw std::invalid_argument("weights of flows must be positive");
+      set_crossings(flow, way_of[f]);
+      flows_.push_back(flow);
     }
   }
 
@@ -158,6 +163,8 @@ class FairRates {
   static constexpr std::int64_t kUnbounded = INT64_MAX / 4;  ///< a flow that no link holds back
   static constexpr std::size_t kDense = 2;                   ///< flows a link that start at once, from which all are solved in passes; a guess
 
+  static constexpr std::uint32_t kNoPlace = UINT32_MAX;
+
   struct Member {
     FlowId flow;
     std::uint32_t crossing;
@@ -173,25 +180,25 @@ class FairRates {
     std::uint32_t stamp = 0;
   };
 
-  struct Link {
+  /// What starting, stopping and taking a flow touch lies in one line of the cache.
+  struct alignas(64) Link {
     Rate capacity{0};
     std::int64_t weights = 0;  ///< of active flows, times their shares
     std::int64_t first = 0;    ///< where its members begin: flows that are active, and some that were
     std::int32_t listed = 0;
     std::int32_t active = 0;
     std::int64_t full_from = kFree;  ///< the level at which it filled; kFree if it holds nobody back
-    bool dirty = false;
-    bool bounded = false;  ///< has had its bound taken for the flows that start now
-    std::uint32_t stamp = 0;
     // While solving:
     std::uint32_t round = 0;
     std::uint32_t place = kNoPlace;  ///< among the links that fill in this round
     std::int64_t free_weights = 0;
     std::int64_t weights_before = 0;
     Work rest = 0;
+    // While what is to be solved is found:
+    bool dirty = false;
+    bool bounded = false;  ///< has had its bound taken for the flows that start now
+    std::uint32_t stamp = 0;
   };
-
-  static constexpr std::uint32_t kNoPlace = UINT32_MAX;
 
   static std::uint64_t bit_of(const Flow& flow, std::uint32_t crossing) { return std::uint64_t{1} << std::min<std::uint32_t>(crossing - flow.begin, 63); }
   /// Beyond the 63rd crossing of a way (a tree of many links) flows stay listed once they are.
@@ -496,18 +503,18 @@ class FairRates {
   std::int64_t share_unit_;
   const WayColumns* ways_;
   std::vector<Link> links_;
-  std::vector<Flow> flows_;
-  std::vector<Member> members_;
+  Column<Flow> flows_;
+  Column<Member> members_;
   bool laid_out_ = false;
   std::size_t active_ = 0;
-  std::vector<FlowId> started_;
-  std::vector<FlowId> unlisted_;  ///< active flows that their links' lists may lack
+  Column<FlowId> started_;
+  Column<FlowId> unlisted_;  ///< active flows that their links' lists may lack
   std::vector<LinkId> touched_, bounded_;
   std::int64_t floor_ = kFree;
   std::uint32_t stamp_ = 0;
   std::uint64_t solves_ = 0;
   std::vector<LinkId> component_links_, bottlenecks_, lowered_;
-  std::vector<FlowId> component_flows_, free_flows_;
+  Column<FlowId> component_flows_, free_flows_;
   std::vector<Candidate> heap_;
 };
 

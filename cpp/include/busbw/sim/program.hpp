@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "busbw/sim/column.hpp"
 #include "busbw/sim/fair_rates.hpp"
 #include "busbw/sim/time.hpp"
 
@@ -40,36 +41,36 @@ struct Instruction {
 constexpr std::int32_t kDeepest = 4;
 
 struct StreamColumns {
-  std::vector<std::int32_t> entry;        ///< (S,) first instruction
-  std::vector<std::int64_t> channels;     ///< (S + 1,) where each stream's channels begin in channel_of
-  std::vector<std::int32_t> channel_of;   ///< channels that streams send on
-  std::vector<std::int64_t> ports;        ///< (S + 1,) where each stream's ports begin in port_of
-  std::vector<std::int32_t> port_of;      ///< ports that streams receive at
-  std::vector<std::int64_t> slowness;     ///< (S,) time of computing over that at full speed, in 2^-20; empty: full speed
-  std::vector<std::int8_t> background;    ///< (S,) 1: nobody waits for it to end; empty: none
+  Column<std::int32_t> entry;        ///< (S,) first instruction
+  Column<std::int64_t> channels;     ///< (S + 1,) where each stream's channels begin in channel_of
+  Column<std::int32_t> channel_of;   ///< channels that streams send on
+  Column<std::int64_t> ports;        ///< (S + 1,) where each stream's ports begin in port_of
+  Column<std::int32_t> port_of;      ///< ports that streams receive at
+  Column<std::int64_t> slowness;     ///< (S,) time of computing over that at full speed, in 2^-20; empty: full speed
+  Column<std::int8_t> background;    ///< (S,) 1: nobody waits for it to end; empty: none
 };
 
 struct ChannelColumns {
-  std::vector<std::int32_t> way;          ///< (C,) of WayColumns; -1 idle until the first re-route
-  std::vector<std::int64_t> size_bytes;   ///< (C,) of messages whose instruction leaves it open; empty: none does
-  std::vector<std::int32_t> weight;       ///< (C,) empty: 1
-  std::vector<std::int32_t> slots;        ///< (C,) messages posted and not yet received, 0 unbounded; empty: unbounded
-  std::vector<std::int32_t> injector;     ///< (C,) what limits its message rate, -1 nothing; empty: nothing
-  std::vector<std::int64_t> ports;        ///< (C + 1,) where each channel's ports begin
+  Column<std::int32_t> way;          ///< (C,) of WayColumns; -1 idle until the first re-route
+  Column<std::int64_t> size_bytes;   ///< (C,) of messages whose instruction leaves it open; empty: none does
+  Column<std::int32_t> weight;       ///< (C,) empty: 1
+  Column<std::int32_t> slots;        ///< (C,) messages posted and not yet received, 0 unbounded; empty: unbounded
+  Column<std::int32_t> injector;     ///< (C,) what limits its message rate, -1 nothing; empty: nothing
+  Column<std::int64_t> ports;        ///< (C + 1,) where each channel's ports begin
 };
 
 struct PortColumns {
-  std::vector<std::int32_t> stream;       ///< (P,) who receives
-  std::vector<std::int64_t> latency_ps;   ///< (P,)
+  Column<std::int32_t> stream;       ///< (P,) who receives
+  Column<std::int64_t> latency_ps;   ///< (P,)
 };
 
 /// What befalls the network at a time. Rows of one time happen in their order.
 struct ChangeColumns {
-  std::vector<std::int64_t> time_ps;      ///< (E,) ascending
-  std::vector<std::int32_t> link;         ///< (E,) whose capacity changes; -1: a channel changes its way
-  std::vector<std::int64_t> capacity;     ///< (E,) new, in units of Rate
-  std::vector<std::int32_t> channel;      ///< (E,)
-  std::vector<std::int32_t> way;          ///< (E,)
+  Column<std::int64_t> time_ps;      ///< (E,) ascending
+  Column<std::int32_t> link;         ///< (E,) whose capacity changes; -1: a channel changes its way
+  Column<std::int64_t> capacity;     ///< (E,) new, in units of Rate
+  Column<std::int32_t> channel;      ///< (E,)
+  Column<std::int32_t> way;          ///< (E,)
 };
 
 struct Program {
@@ -113,19 +114,19 @@ inline void check_code(const Program& program) {
   require(!program.code.empty() && program.code.back().op == Op::kStop, "the code does not stop");
 }
 
-inline void check_offsets(const std::vector<std::int64_t>& begin, std::size_t rows, std::size_t end, const char* what) {
+inline void check_offsets(const Column<std::int64_t>& begin, std::size_t rows, std::size_t end, const char* what) {
   require(begin.size() == rows + 1 && begin.front() == 0 && begin.back() == static_cast<std::int64_t>(end), what);
   for (std::size_t i = 0; i < rows; ++i) require(begin[i] <= begin[i + 1], what);
 }
 
-template <class T>
-void check_length(const std::vector<T>& column, std::size_t rows, const char* what) {
+template <class Values>
+void check_length(const Values& column, std::size_t rows, const char* what) {
   require(column.empty() || column.size() == rows, what);
 }
 
-template <class T>
-void check_range(const std::vector<T>& column, std::int64_t least, std::size_t end, const char* what) {
-  for (const T value : column) require(value >= least && static_cast<std::int64_t>(value) < static_cast<std::int64_t>(end), what);
+template <class Values>
+void check_range(const Values& column, std::int64_t least, std::size_t end, const char* what) {
+  for (const auto value : column) require(value >= least && static_cast<std::int64_t>(value) < static_cast<std::int64_t>(end), what);
 }
 
 }  // namespace detail

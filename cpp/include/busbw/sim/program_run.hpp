@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "busbw/sim/column.hpp"
 #include "busbw/sim/event_queue.hpp"
 #include "busbw/sim/fair_rates.hpp"
 #include "busbw/sim/program.hpp"
@@ -27,14 +28,14 @@ enum class Status : std::int32_t {
 
 /// What was done, row by row in the order in which it began. A row is a message, or a stream's delay or computing.
 struct TaskColumns {
-  std::vector<std::int32_t> channel;     ///< -1: a delay
-  std::vector<std::int32_t> stream;      ///< of a delay; of a message the one that posted it
-  std::vector<std::int64_t> posted_ps;   ///< when the stream asked for it
-  std::vector<std::int64_t> begin_ps;    ///< when its first byte left
-  std::vector<std::int64_t> end_ps;      ///< when its last byte left; the delay's end. -1: not yet
-  std::vector<std::int64_t> size_bytes;
-  std::vector<std::int32_t> bottleneck;  ///< the link that set its rate when it ended; -1 none
-  std::vector<std::int32_t> cause;       ///< the row that had to end for this one to begin; -1 none
+  Column<std::int32_t> channel;     ///< -1: a delay
+  Column<std::int32_t> stream;      ///< of a delay; of a message the one that posted it
+  Column<std::int64_t> posted_ps;   ///< when the stream asked for it
+  Column<std::int64_t> begin_ps;    ///< when its first byte left
+  Column<std::int64_t> end_ps;      ///< when its last byte left; the delay's end. -1: not yet
+  Column<std::int64_t> size_bytes;
+  Column<std::int32_t> bottleneck;  ///< the link that set its rate when it ended; -1 none
+  Column<std::int32_t> cause;       ///< the row that had to end for this one to begin; -1 none
 };
 
 /// Rows that were seen once and happened more often: rows first to last - 1 again `times` times, each period_ps later.
@@ -141,7 +142,7 @@ class ProgramRun {
   }
 
   /// (C,) bytes that left on each channel, those of skipped periods included.
-  const std::vector<std::int64_t>& channel_bytes() const { return channel_bytes_; }
+  const Column<std::int64_t>& channel_bytes() const { return channel_bytes_; }
 
  private:
   static constexpr std::uint32_t kIdMask = (std::uint32_t{1} << 29) - 1;
@@ -213,17 +214,19 @@ class ProgramRun {
 
   void build() {
     const std::size_t channels = program_.channels.way.size();
-    channels_.resize(channels);
-    port_channel_.resize(program_.ports.stream.size());
-    ports_.resize(program_.ports.stream.size());
+    const std::size_t ports = program_.ports.stream.size();
+    channels_.reserve(channels);
+    port_channel_.resize(ports);
+    ports_.reserve(ports);
     for (std::size_t c = 0; c < channels; ++c) {
-      Channel& channel = channels_[c];
+      Channel channel;
       channel.has_way = has_links(program_.channels.way[c]);
       channel.first_port = static_cast<std::int32_t>(program_.channels.ports[c]);
       channel.one_port = program_.channels.ports[c + 1] - program_.channels.ports[c] == 1;
       for (auto p = program_.channels.ports[c]; p < program_.channels.ports[c + 1]; ++p) port_channel_[static_cast<std::size_t>(p)] = static_cast<std::int32_t>(c);
+      channels_.push_back(channel);
     }
-    for (std::size_t p = 0; p < ports_.size(); ++p) ports_[p] = {program_.ports.latency_ps[p], program_.ports.stream[p], 0};
+    for (std::size_t p = 0; p < ports; ++p) ports_.push_back({program_.ports.latency_ps[p], program_.ports.stream[p], 0});
     streams_.resize(program_.streams.entry.size());
     for (std::size_t s = 0; s < streams_.size(); ++s) {
       streams_[s].pc = program_.streams.entry[s];
@@ -728,9 +731,9 @@ class ProgramRun {
   Options options_;
   FairRates rates_;
   EventQueue<Event> queue_;
-  std::vector<Channel> channels_;
-  std::vector<Port> ports_;
-  std::vector<std::int32_t> port_channel_;
+  Column<Channel> channels_;
+  Column<Port> ports_;
+  Column<std::int32_t> port_channel_;
   std::vector<Stream> streams_;
   std::vector<Posted> posted_;
   std::int32_t free_posted_ = -1;
@@ -738,7 +741,7 @@ class ProgramRun {
   std::vector<std::int32_t> resumed_;
   std::unordered_map<std::int32_t, std::vector<std::int32_t>> drain_waiter_;
   std::vector<Picoseconds> injector_free_;
-  std::vector<std::int64_t> channel_bytes_;
+  Column<std::int64_t> channel_bytes_;
   TaskColumns tasks_;
   std::vector<Repeat> repeats_;
   Picoseconds now_{0};

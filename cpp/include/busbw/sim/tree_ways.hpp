@@ -30,6 +30,10 @@ class TreeWays {
       places_.push_back(places_[l] * shape_.up[l]);
     }
     slots_ = subtree_.back();
+    for (std::size_t l = 0; l <= levels; ++l) {
+      subtree_of_.emplace_back(static_cast<std::size_t>(slots_));
+      for (std::int64_t slot = 0; slot < slots_; ++slot) subtree_of_[l][static_cast<std::size_t>(slot)] = slot / subtree_[l];
+    }
     first_vertex_.push_back(0);
     first_cable_.push_back(0);
     for (std::size_t l = 0; l <= levels; ++l) {
@@ -46,7 +50,7 @@ class TreeWays {
   void d_mod_k(const std::int64_t* src, const std::int64_t* dst, std::size_t sources, std::size_t destinations, WayColumns& out) const {
     const Tables tables = destination_tables();
     append(src, dst, sources, destinations, out, [&](std::size_t level, std::size_t, std::int64_t from, std::int64_t to) {
-      return 2 * (first_cable_[level] + from / subtree_[level] * places_[level] * ways_up(level) + tables.up[level][static_cast<std::size_t>(to)]);
+      return 2 * (first_cable_[level] + subtree_of(level, from) * places_[level] * ways_up(level) + tables.up[level][static_cast<std::size_t>(to)]);
     }, [&](std::size_t level, std::size_t, std::int64_t to) { return tables.down[level][static_cast<std::size_t>(to)]; });
   }
 
@@ -54,14 +58,14 @@ class TreeWays {
   void ecmp(const std::int64_t* src, const std::int64_t* dst, std::size_t sources, std::size_t destinations, const std::vector<std::uint64_t>& key, WayColumns& out) const {
     std::vector<std::int64_t> place(shape_.down.size() + 1, 0);
     append(src, dst, sources, destinations, out, [&](std::size_t level, std::size_t flow, std::int64_t from, std::int64_t) {
-      const std::int64_t index = from / subtree_[level] * places_[level] + place[level];
+      const std::int64_t index = subtree_of(level, from) * places_[level] + place[level];
       const std::int64_t ways = ways_up(level);
       const auto way = static_cast<std::int64_t>(hash(first_vertex_[level] + index, key[flow]) % static_cast<std::uint64_t>(ways));
       place[level + 1] = place[level] + places_[level] * (way % shape_.up[level]);
       return 2 * (first_cable_[level] + index * ways + way);
     }, [&](std::size_t level, std::size_t flow, std::int64_t to) {
-      const std::int64_t above = first_vertex_[level + 1] + to / subtree_[level + 1] * places_[level + 1] + place[level + 1];
-      const std::int64_t child = to / subtree_[level] * places_[level] + place[level + 1] % places_[level];
+      const std::int64_t above = first_vertex_[level + 1] + subtree_of(level + 1, to) * places_[level + 1] + place[level + 1];
+      const std::int64_t child = subtree_of(level, to) * places_[level] + place[level + 1] % places_[level];
       const std::int64_t cables = shape_.parallel[level];
       const auto which = cables == 1 ? 0 : static_cast<std::int64_t>(hash(above, key[flow]) % static_cast<std::uint64_t>(cables));
       return 2 * (first_cable_[level] + child * ways_up(level) + place[level + 1] / places_[level] + shape_.up[level] * which) + 1;
@@ -78,6 +82,8 @@ class TreeWays {
     std::vector<std::vector<std::int64_t>> down;  ///< by level and destination: the link
   };
 
+  /// The subtree of a level that a slot lies in.
+  std::int64_t subtree_of(std::size_t level, std::int64_t slot) const { return subtree_of_[level][static_cast<std::size_t>(slot)]; }
   std::int64_t ways_up(std::size_t level) const { return shape_.up[level] * shape_.parallel[level]; }
 
   Tables destination_tables() const {
@@ -111,7 +117,7 @@ class TreeWays {
       const std::int64_t from = src[f], to = dst[f];
       if (from < 0 || from >= slots_ || to < 0 || to >= slots_) throw std::invalid_argument("a flow begins or ends outside the tree");
       std::size_t top = 0;
-      for (; from / subtree_[top] != to / subtree_[top]; ++top) out.crossings.push_back({static_cast<LinkId>(up(top, f, from, to)), 1});
+      for (; subtree_of(top, from) != subtree_of(top, to); ++top) out.crossings.push_back({static_cast<LinkId>(up(top, f, from, to)), 1});
       for (std::size_t level = top; level-- > 0;) out.crossings.push_back({static_cast<LinkId>(down(level, f, to)), 1});
       out.begin.push_back(static_cast<std::int64_t>(out.crossings.size()));
     }
@@ -129,6 +135,7 @@ class TreeWays {
 
   TreeShape shape_;
   std::vector<std::int64_t> subtree_, places_, first_vertex_, first_cable_;
+  std::vector<std::vector<std::int64_t>> subtree_of_;  ///< by level and slot: a division for each flow and level costs more than the rest
   std::int64_t slots_ = 0;
 };
 

@@ -3,10 +3,10 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -155,11 +155,12 @@ class Links {
   };
 
   Links(const std::vector<RankRows>& ranks, const RunOptions& options, Findings& findings) {
-    std::size_t fifo_ends = 0;
-    for (const auto& rank : ranks)
-      for (const auto& connection : rank.connections) fifo_ends += connection.kind <= ConnectionKind::kFifoIn ? 1 : 0;
-    fifo_ids_.reserve(fifo_ends / 2);
-    fifos_.reserve(fifo_ends / 2);
+    std::size_t connections = 0;
+    for (const auto& rank : ranks) connections += rank.connections.size();
+    ends_.reserve(connections);
+    fifo_ids_.make_room(connections);
+    counter_ids_.make_room(2 * connections);
+    fifos_.reserve(connections / 2);
     std::uint32_t at = 0;
     for (std::size_t r = 0; r < ranks.size(); ++r) {
       first_.push_back(at);
@@ -177,7 +178,7 @@ class Links {
 
   const Ends& ends(std::size_t rank, std::int32_t via) const { return ends_[first_[rank] + static_cast<std::uint32_t>(via)]; }
   const std::vector<Fifo>& fifos() const { return fifos_; }
-  std::size_t counters() const { return counters_; }
+  std::size_t counters() const { return counter_ids_.size(); }
   std::size_t proxies() const { return proxies_; }
   /// The block that first signals a counter, for reports.
   Place signaller(std::uint32_t counter) const { return counter < signallers_.size() ? signallers_[counter] : Place{}; }
@@ -187,11 +188,31 @@ class Links {
     std::int32_t kind, from, to, channel;
     bool operator==(const Key&) const = default;
   };
-  struct KeyHash {
-    std::size_t operator()(const Key& key) const {
+  /// Numbers keys from 0, in the order in which they are first asked for: open addressing, since a plan has a connection every few instructions.
+  class Numbers {
+   public:
+    /// For at most so many different keys.
+    void make_room(std::size_t keys) { places_.assign(std::bit_ceil(2 * keys + 1), kNone); }
+    std::uint32_t of(const Key& key) {
+      const std::size_t mask = places_.size() - 1;
+      for (std::size_t place = hash(key) & mask;; place = (place + 1) & mask) {
+        std::uint32_t& number = places_[place];
+        if (number == kNone) {
+          number = static_cast<std::uint32_t>(keys_.size());
+          keys_.push_back(key);
+        }
+        if (keys_[number] == key) return number;
+      }
+    }
+    std::size_t size() const { return keys_.size(); }
+
+   private:
+    static std::size_t hash(const Key& key) {
       const auto wide = [](std::int32_t a, std::int32_t b) { return static_cast<std::uint64_t>(static_cast<std::uint32_t>(a)) << 32 | static_cast<std::uint32_t>(b); };
       return scrambled(wide(key.from, key.to) ^ scrambled(wide(key.kind, key.channel)));
     }
+    std::vector<Key> keys_;
+    std::vector<std::uint32_t> places_;
   };
 
   Ends join(std::int32_t rank, const Connection& connection, const RunOptions& options) {
@@ -201,7 +222,7 @@ class Links {
       case ConnectionKind::kFifoIn: {
         const bool out = connection.kind == ConnectionKind::kFifoOut;
         const Key key{0, out ? rank : connection.peer, out ? connection.peer : rank, connection.channel};
-        const auto id = known(fifo_ids_, key, static_cast<std::uint32_t>(fifos_.size()));
+        const auto id = fifo_ids_.of(key);
         if (id == fifos_.size()) fifos_.push_back({});
         auto& fifo = fifos_[id];
         const std::uint32_t slots = connection.slots != 0 ? connection.slots : options.slots[connection.protocol];
@@ -212,24 +233,18 @@ class Links {
       }
       case ConnectionKind::kMemory:
       case ConnectionKind::kPort: {
-        const auto out = known(counter_ids_, {kind, rank, connection.peer, connection.channel}, static_cast<std::uint32_t>(counters_));
-        if (out == counters_) ++counters_;
-        const auto in = known(counter_ids_, {kind, connection.peer, rank, connection.channel}, static_cast<std::uint32_t>(counters_));
-        if (in == counters_) ++counters_;
+        const auto out = counter_ids_.of({kind, rank, connection.peer, connection.channel});
+        const auto in = counter_ids_.of({kind, connection.peer, rank, connection.channel});
         return {out, in, connection.kind == ConnectionKind::kPort ? static_cast<std::uint32_t>(proxies_++) : kNone};
       }
       default: return {};
     }
   }
 
-  static std::uint32_t known(std::unordered_map<Key, std::uint32_t, KeyHash>& ids, const Key& key, std::uint32_t next) {
-    return ids.try_emplace(key, next).first->second;
-  }
-
   /// Each FIFO end belongs to one block. Connections that move with loops are looked at while running.
   void take_ends(const std::vector<RankRows>& ranks, std::size_t r, Findings& findings) {
     const RankRows& rank = ranks[r];
-    signallers_.resize(counters_);
+    signallers_.resize(counter_ids_.size());
     for (std::size_t b = 0; b < rank.blocks.size(); ++b) {
       Op op = Op::kOperand;
       for (std::int32_t i = rank.blocks[b].first; i < rank.blocks[b].last; ++i) {
@@ -257,9 +272,7 @@ class Links {
   std::vector<Ends> ends_;
   std::vector<Fifo> fifos_;
   std::vector<Place> signallers_;
-  std::unordered_map<Key, std::uint32_t, KeyHash> fifo_ids_;
-  std::unordered_map<Key, std::uint32_t, KeyHash> counter_ids_;
-  std::size_t counters_ = 0;
+  Numbers fifo_ids_, counter_ids_;
   std::size_t proxies_ = 0;
 };
 
