@@ -207,7 +207,7 @@ def test_ctrl_c_returns_what_is_known():
     def interrupt(_events, _simulated_s):
         raise KeyboardInterrupt
 
-    flows = PacketFlows.of(range(1, 16), 0, 200_000_000)
+    flows = PacketFlows.of(range(1, 16), 0, 4_000_000_000)
     timeline = simulate_packets(flows, SWITCH, transport="infiniband", routing="d-mod-k", progress=interrupt)
     assert timeline.ended == "interrupted"
     assert 0 < timeline.flow_counts["delivered_bytes"].sum() < flows.size_bytes.sum()
