@@ -169,3 +169,13 @@ def test_a_damaged_schedule_is_one_clear_error(busbw, schedule, change, said):
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     ran = busbw("verify", path, "--bind", "r=3")
     assert ran.status == 2 and said in ran.err
+
+
+def test_json_names_the_files_that_held_no_plan(busbw, ring, tmp_path):
+    """One unreadable file among others does not stop the run, and is not lost."""
+    missing = tmp_path / "missing.xml"
+    ran = busbw("verify", ring, missing, "--json")
+    told = json.loads(ran.out)
+    assert (ran.status, len(told["plans"])) == (0, 1)
+    (unread,) = told["unread"]
+    assert unread["file"] == str(missing) and "no such file" in unread["reason"]

@@ -60,7 +60,8 @@ def verify(
 
     sizes = _sizes(bind)
     told: list[dict[str, Any]] = []
-    wrong, unread = False, 0
+    unread: list[dict[str, str]] = []
+    wrong = False
     for file in files:
         try:
             read = read_plan(given_path(file), target, sizes)
@@ -68,7 +69,7 @@ def verify(
             verdict = read.verify()
         except InputError as error:
             problem(str(error))
-            unread += 1
+            unread.append({"file": file, "reason": str(error)})
             continue
         wrong = wrong or not verdict.legal or bool(broken)
         if as_json:
@@ -76,8 +77,8 @@ def verify(
         else:
             _print(read, verdict, broken)
     if as_json:
-        print_json({"schema": 1, "plans": told})
-    if unread == len(files):
+        print_json({"schema": 1, "plans": told, "unread": unread})
+    if len(unread) == len(files):
         raise typer.Exit(2)
     if wrong:
         raise typer.Exit(_SOMETHING_WRONG)
