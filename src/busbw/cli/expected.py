@@ -10,6 +10,11 @@ import typer
 
 from busbw.cli.console import Page, given_path, note, print_json
 from busbw.cli.predictions import (
+    CalibrationFile,
+    Changes,
+    Sizes,
+    Variables,
+    Version,
     collective_of,
     head_of,
     pairs_of,
@@ -58,24 +63,11 @@ def expected(  # noqa: PLR0917 - an option each
         str | None,
         typer.Option("--beside", metavar="FILE", help="Lay this output of a benchmark beside; - is standard input."),
     ] = None,
-    sizes: Annotated[
-        list[str] | None,
-        typer.Option("--bytes", metavar="FROM:TO:FACTOR|SIZE", help="Sizes, as of nccl-tests; may be repeated."),
-    ] = None,
-    variables: Annotated[
-        list[str] | None, typer.Option("--env", metavar="NAME=VALUE", help="A variable of NCCL; may be repeated.")
-    ] = None,
-    what_if: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", metavar="FIGURE=VALUE", help="A figure set anew, such as nic.rate=200Gb/s; may be repeated."
-        ),
-    ] = None,
-    version: Annotated[str | None, typer.Option("--nccl", metavar="VERSION", help="2.30.7 if not given.")] = None,
-    calibration: Annotated[
-        str | None,
-        typer.Option("--calibration", metavar="FILE", help="Made by `busbw calibrate`; the shipped one if none."),
-    ] = None,
+    sizes: Sizes = None,
+    variables: Variables = None,
+    what_if: Changes = None,
+    version: Version = None,
+    calibration: CalibrationFile = None,
     plot: Annotated[
         Path | None,
         typer.Option("--plot", parser=given_path, metavar="FILE.svg", help="Draw the first table."),

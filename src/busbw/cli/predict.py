@@ -8,7 +8,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from busbw.cli.console import Page, given_path, note, print_json
-from busbw.cli.predictions import collective_of, head_of, pairs_of, rate, row_json, sizes_of, time_us, write_plot
+from busbw.cli.predictions import (
+    CalibrationFile,
+    Changes,
+    Sizes,
+    Variables,
+    Version,
+    collective_of,
+    head_of,
+    pairs_of,
+    rate,
+    row_json,
+    sizes_of,
+    time_us,
+    write_plot,
+)
 
 if TYPE_CHECKING:
     from busbw.prediction import Predictions
@@ -30,24 +44,11 @@ def predict(  # noqa: PLR0917 - an option each
         ),
     ],
     nodes: Annotated[int, typer.Option("--nodes", metavar="N", help="Number of nodes (hosts).")] = 1,
-    sizes: Annotated[
-        list[str] | None,
-        typer.Option("--bytes", metavar="FROM:TO:FACTOR|SIZE", help="Sizes, as of nccl-tests; may be repeated."),
-    ] = None,
-    variables: Annotated[
-        list[str] | None, typer.Option("--env", metavar="NAME=VALUE", help="A variable of NCCL; may be repeated.")
-    ] = None,
-    what_if: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", metavar="FIGURE=VALUE", help="A figure set anew, such as nic.rate=800Gb/s; may be repeated."
-        ),
-    ] = None,
-    version: Annotated[str | None, typer.Option("--nccl", metavar="VERSION", help="2.30.7 if not given.")] = None,
-    calibration: Annotated[
-        str | None,
-        typer.Option("--calibration", metavar="FILE", help="Made by `busbw calibrate`; the shipped one if none."),
-    ] = None,
+    sizes: Sizes = None,
+    variables: Variables = None,
+    what_if: Changes = None,
+    version: Version = None,
+    calibration: CalibrationFile = None,
     plot: Annotated[
         Path | None,
         typer.Option(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,7 +15,39 @@ if TYPE_CHECKING:
     from busbw.prediction import Predictions
     from busbw.reports import MeasuredPoint
 
-__all__ = ["collective_of", "head_of", "pairs_of", "rate", "row_json", "sizes_of", "three", "time_us", "write_plot"]
+__all__ = [
+    "CalibrationFile",
+    "Changes",
+    "Sizes",
+    "Variables",
+    "Version",
+    "collective_of",
+    "head_of",
+    "pairs_of",
+    "rate",
+    "row_json",
+    "sizes_of",
+    "three",
+    "time_us",
+    "write_plot",
+]
+
+Sizes = Annotated[
+    list[str] | None,
+    typer.Option("--bytes", metavar="FROM:TO:FACTOR|SIZE", help="Sizes, as of nccl-tests; may be repeated."),
+]
+Variables = Annotated[
+    list[str] | None, typer.Option("--env", metavar="NAME=VALUE", help="A variable of NCCL; may be repeated.")
+]
+Changes = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="FIGURE=VALUE", help="A figure set anew, such as nic.rate=800Gb/s; may be repeated."),
+]
+Version = Annotated[str | None, typer.Option("--nccl", metavar="VERSION", help="2.30.7 if not given.")]
+CalibrationFile = Annotated[
+    str | None,
+    typer.Option("--calibration", metavar="FILE", help="Made by `busbw calibrate`; the shipped one if none."),
+]
 
 _MOST_SIZES = 10_000
 _US, _GIGA = 1e6, 1e9
