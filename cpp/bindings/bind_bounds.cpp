@@ -15,6 +15,7 @@
 #include "busbw/schedule/capacity_graph.hpp"
 #include "busbw/schedule/max_flow.hpp"
 #include "busbw/schedule/throughput_bound.hpp"
+#include "columns.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -22,21 +23,15 @@ namespace schedule = busbw::schedule;
 
 namespace {
 
-template <class T>
-using Column = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using busbw::bindings::Column;
+using busbw::bindings::values;
 template <class T>
 using Answer = nb::ndarray<nb::numpy, T>;
 
 template <class T>
-std::vector<T> values(const Column<T>& column) {
-  return {column.data(), column.data() + column.shape(0)};
-}
-
-template <class T>
 Answer<T> array_of(std::vector<T> numbers, std::vector<std::size_t> shape) {
-  auto* kept = new std::vector<T>(std::move(numbers));
-  nb::capsule owner(kept, [](void* p) noexcept { delete static_cast<std::vector<T>*>(p); });
-  return Answer<T>(kept->data(), shape.size(), shape.data(), owner);
+  const auto [data, owner] = busbw::bindings::kept(std::move(numbers));
+  return Answer<T>(data, shape.size(), shape.data(), owner);
 }
 
 schedule::CapacityGraph graph_of(const Column<std::uint8_t>& is_gpu, const Column<std::int32_t>& src, const Column<std::int32_t>& dst,

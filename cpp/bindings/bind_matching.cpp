@@ -11,6 +11,7 @@
 
 #include "busbw/schedule/delivery.hpp"
 #include "busbw/schedule/matching.hpp"
+#include "columns.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -30,9 +31,9 @@ std::vector<T> values(const Column<T>& column) {
 
 template <class T>
 Made<T> made(std::vector<T>&& column) {
-  auto* owned = new std::vector<T>(std::move(column));
-  nb::capsule owner(owned, [](void* p) noexcept { delete static_cast<std::vector<T>*>(p); });
-  return {owned->data(), {owned->size()}, owner};
+  const std::size_t size = column.size();
+  const auto [data, owner] = busbw::bindings::kept(std::move(column));
+  return {data, {size}, owner};
 }
 
 using TransferColumns = std::tuple<Made<std::int32_t>, Made<std::int32_t>, Made<std::int64_t>, Made<std::int64_t>>;

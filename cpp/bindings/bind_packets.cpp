@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "busbw/sim/packet/simulation.hpp"
+#include "columns.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -27,9 +28,8 @@ std::vector<T> values(const Column<T>& column) {
 
 template <class T>
 Integers column(std::vector<T> from) {
-  auto* kept = new std::vector<std::int64_t>(from.begin(), from.end());
-  nb::capsule owner(kept, [](void* p) noexcept { delete static_cast<std::vector<std::int64_t>*>(p); });
-  return Integers(kept->data(), {kept->size()}, owner);
+  const auto [data, owner] = busbw::bindings::kept(std::vector<std::int64_t>(from.begin(), from.end()));
+  return Integers(data, {from.size()}, owner);
 }
 
 template <class Rows, class Get>

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "busbw/scan/log_scanner.hpp"
+#include "columns.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -16,9 +17,9 @@ namespace {
 
 template <class T>
 nb::ndarray<nb::numpy, const T, nb::ndim<1>> column(std::vector<T>&& values) {
-  auto* owned = new std::vector<T>(std::move(values));
-  nb::capsule owner(owned, [](void* p) noexcept { delete static_cast<std::vector<T>*>(p); });
-  return {owned->data(), {owned->size()}, owner};
+  const std::size_t size = values.size();
+  const auto [data, owner] = busbw::bindings::kept(std::move(values));
+  return {data, {size}, owner};
 }
 
 nb::tuple strings(std::vector<std::int32_t> offsets, const std::string& data) {

@@ -14,6 +14,7 @@
 #include "busbw/sim/program.hpp"
 #include "busbw/sim/program_run.hpp"
 #include "busbw/sim/tree_ways.hpp"
+#include "columns.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -36,10 +37,8 @@ sim::Column<T> values(const Column<T>& column) {
 /// A numpy array that owns the values.
 template <class Values, class T = typename Values::value_type>
 Result<T> array(Values values) {
-  auto owned = std::make_unique<Values>(std::move(values));
-  T* data = owned->data();
-  const std::size_t size = owned->size();
-  nb::capsule owner(owned.release(), [](void* p) noexcept { delete static_cast<Values*>(p); });
+  const std::size_t size = values.size();
+  const auto [data, owner] = busbw::bindings::kept(std::move(values));
   return Result<T>(data, {size}, owner);
 }
 

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "busbw/schedule/verify.hpp"
+#include "columns.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -111,9 +112,9 @@ class PlanCheck {
 
  private:
   static nb::ndarray<nb::numpy, std::int64_t, nb::ndim<2>> as_table(std::vector<std::int64_t>&& values, std::size_t width) {
-    auto* held = new std::vector<std::int64_t>(std::move(values));
-    nb::capsule owner(held, [](void* p) noexcept { delete static_cast<std::vector<std::int64_t>*>(p); });
-    return {held->data(), {held->size() / width, width}, owner};
+    const std::size_t rows = values.size() / width;
+    const auto [data, owner] = busbw::bindings::kept(std::move(values));
+    return {data, {rows, width}, owner};
   }
 
   schedule::RunOptions options_;
