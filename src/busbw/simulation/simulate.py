@@ -163,7 +163,7 @@ def _refuse_closed_links(expansion: Expansion, network: Network) -> None:
     closed = np.flatnonzero(expansion.capacity <= 0)
     if not len(closed):
         return
-    used = closed[np.isin(closed, expansion.crossing_link)]
+    used = closed[np.isin(closed, expansion.ways.link)]
     if len(used):
         link = int(expansion.link[used[0]])
         raise InputError(
