@@ -237,10 +237,6 @@ def _cluster(name: str, nodes: int, what_if: list[str] | None) -> Cluster:
     found, losses = find_cluster(name, nodes, pairs_of("--set", what_if or [], "nic.rate=800Gb/s"))
     for line in map(str, losses):
         note(line)
-    if nodes > 1 and found.node.nics > found.node.gpus:
-        note(
-            f"{found.name} has {found.node.nics} NICs for {found.node.gpus} GPUs; of each GPU's one is simulated, so between nodes it is slower than it is."
-        )
     return found
 
 
