@@ -14,6 +14,7 @@ from busbw.errors import InputError
 
 if TYPE_CHECKING:
     from busbw.collectives import BoundSchedule
+    from busbw.collectives.plan import Plan
     from busbw.hardware import Cluster
     from busbw.simulation import Cause, Conditions, Limits, TaskGraph, Timeline
 
@@ -99,7 +100,10 @@ def collective(
     schedule: Annotated[
         Path | None,
         typer.Option(
-            "--schedule", parser=given_path, metavar="FILE.json", help="A schedule, as `busbw design` writes."
+            "--schedule",
+            parser=given_path,
+            metavar="FILE",
+            help="A schedule, as `busbw design` writes, or a plan: MSCCL XML, MSCCL++, ours. Plans run with NCCL's slots and slices.",
         ),
     ] = None,
     algorithm: Annotated[
@@ -145,7 +149,8 @@ def collective(
     if schedule is not None and algorithm is not None:
         raise typer.BadParameter("--schedule is an algorithm already; leave --algorithm out.")
     bound = _from_file(schedule, kind, found) if schedule is not None else _schedule(kind or "", algorithm, found)
-    if bound.schedule.kind == "barrier":
+    kind, name = _told(bound)
+    if kind == "barrier":
         if sizes:
             raise typer.BadParameter("--bytes: a barrier moves no data.")
         sizes = ["0"]
@@ -161,12 +166,12 @@ def collective(
             note(f"{_write(perfetto, runs[0])} tasks written to {perfetto}")
             perfetto = None
     if as_json:
-        head = {"schema": SCHEMA, "collective": bound.schedule.kind, "algorithm": bound.schedule.name}
+        head = {"schema": SCHEMA, "collective": kind, "algorithm": name}
         print_json({**head, "cluster": found.name, "nodes": nodes, "ranks": bound.ranks, "rows": rows})
     else:
         _print(
-            f"{bound.schedule.kind.replace('_', '-')}",
-            f"  {bound.schedule.name}, {nodes} x {found.name} = {bound.ranks} ranks",
+            f"{kind.replace('_', '-')}",
+            f"  {name}, {nodes} x {found.name} = {bound.ranks} ranks",
             rows,
         )
     return status
@@ -232,19 +237,37 @@ def _cluster(name: str, nodes: int, what_if: list[str] | None) -> Cluster:
     found, losses = find_cluster(name, nodes, pairs_of("--set", what_if or [], "nic.rate=800Gb/s"))
     for line in map(str, losses):
         note(line)
-    if nodes > 1 and found.node.nics > found.node.gpus:
-        note(
-            f"{found.name} has {found.node.nics} NICs for {found.node.gpus} GPUs; of each GPU's one is simulated, so between nodes it is slower than it is."
-        )
     return found
 
 
-def _from_file(path: Path, text: str | None, cluster: Cluster) -> BoundSchedule:
-    """The schedule of a file with the cluster's sizes; it must be for as many ranks as the cluster has GPUs."""
-    from busbw.collectives import collective_named  # noqa: PLC0415
-    from busbw.collectives.exchange import read_schedule  # noqa: PLC0415
+def _told(what: BoundSchedule | Plan) -> tuple[str, str]:
+    """The collective and the algorithm."""
+    from busbw.collectives import BoundSchedule  # noqa: PLC0415
 
-    schedule = read_schedule(path)
+    return (what.schedule.kind, what.schedule.name) if isinstance(what, BoundSchedule) else (what.collective, what.name)
+
+
+def _from_file(path: Path, text: str | None, cluster: Cluster) -> BoundSchedule | Plan:
+    """The schedule of a file with the cluster's sizes, or its plan; it must be for as many ranks as the cluster has GPUs."""
+    from busbw.collectives import collective_named  # noqa: PLC0415
+    from busbw.collectives.exchange import read_plan, read_schedule  # noqa: PLC0415
+
+    try:
+        schedule = read_schedule(path)
+    except InputError:
+        found = read_plan(path)
+        for line in map(str, found.losses):
+            note(line)
+        plan = found.plan
+        if text is not None and collective_named(text) != plan.collective:
+            raise typer.BadParameter(
+                f"{path} is a plan of {plan.collective.replace('_', '-')}, not of {text}."
+            ) from None
+        if plan.ranks != cluster.gpus:
+            raise InputError(
+                f"{path}: {plan.name} is for {plan.ranks} ranks; {cluster.nodes} x {cluster.name} has {cluster.gpus} GPUs"
+            ) from None
+        return plan
     if text is not None and collective_named(text) != schedule.kind:
         raise typer.BadParameter(f"{path} is a schedule of {schedule.kind.replace('_', '-')}, not of {text}.")
     fixed = dict(schedule.fixed)
@@ -354,7 +377,7 @@ def _limits(time_s: float | None, memory: str | None) -> Limits:
 
 
 def _run(  # noqa: PLR0917 - what a run takes
-    what: BoundSchedule | TaskGraph,
+    what: BoundSchedule | Plan | TaskGraph,
     cluster: Cluster,
     size_bytes: int | None,
     conditions: Conditions,
@@ -379,7 +402,7 @@ def _run(  # noqa: PLR0917 - what a run takes
 
 
 def _causes(  # noqa: PLR0917 - what a run takes
-    bound: BoundSchedule,
+    bound: BoundSchedule | Plan,
     cluster: Cluster,
     size_bytes: int,
     conditions: Conditions,
@@ -397,7 +420,7 @@ def _causes(  # noqa: PLR0917 - what a run takes
 def _row(what: Any, size_bytes: int | None, runs: list[Timeline], blame: list[Cause]) -> dict[str, Any]:
     import numpy as np  # noqa: PLC0415
 
-    from busbw.collectives import bus_factor  # noqa: PLC0415
+    from busbw.collectives import COLLECTIVES, bus_factor  # noqa: PLC0415
     from busbw.errors import InputError  # noqa: PLC0415
     from busbw.simulation import critical_path  # noqa: PLC0415
 
@@ -410,9 +433,11 @@ def _row(what: Any, size_bytes: int | None, runs: list[Timeline], blame: list[Ca
         "seeds": len(runs),
     }
     row["stopped"] = runs[0].stopped
-    if size_bytes is not None and time_s > 0 and what.schedule.kind != "barrier":
+    kind = _told(what)[0] if size_bytes is not None else ""
+    if size_bytes is not None and time_s > 0 and kind != "barrier":
         row["algbw_bytes_per_s"] = size_bytes / time_s
-        row["busbw_bytes_per_s"] = size_bytes / time_s * bus_factor(what.schedule.kind, what.ranks)
+        if kind in COLLECTIVES:
+            row["busbw_bytes_per_s"] = size_bytes / time_s * bus_factor(kind, what.ranks)
     row |= {"messages": runs[0].messages, "ranks_alike": runs[0].folded}
     try:
         row["critical_path_s"] = critical_path(runs[0]).shares_s if not runs[0].stopped else {}

@@ -11,28 +11,34 @@ from busbw.simulation.graph import TaskGraph
 from busbw.simulation.lowering import task_program
 from busbw.simulation.packet_settings import TRANSPORTS, PacketSettings, packet_settings
 from busbw.simulation.packets import PACKET_ROUTINGS, PacketFlows, PacketTimeline, simulate_packets
+from busbw.simulation.peers import Others, Peers, Shift, Table
+from busbw.simulation.plans import plan_program
 from busbw.simulation.program import (
+    Carried,
     Channel,
     Compute,
     Delay,
     Drain,
+    Free,
     Loop,
-    Others,
-    Peers,
+    Put,
     Receive,
     Send,
-    Shift,
     Stream,
-    Table,
+    Take,
     TaskProgram,
 )
+from busbw.simulation.runtimes import NCCL, WHOLE, Fifo, Runtime
 from busbw.simulation.simulate import Limits, Progress, StallError, simulate
 from busbw.simulation.timeline import Repeat, Tasks, Timeline
 
 __all__ = [
+    "NCCL",
     "PACKET_ROUTINGS",
     "TRANSPORTS",
+    "WHOLE",
     "Background",
+    "Carried",
     "Cause",
     "Channel",
     "Compute",
@@ -41,6 +47,8 @@ __all__ = [
     "Delay",
     "Drain",
     "Exposure",
+    "Fifo",
+    "Free",
     "Limits",
     "LinkFailure",
     "Loop",
@@ -50,13 +58,16 @@ __all__ = [
     "PacketTimeline",
     "Peers",
     "Progress",
+    "Put",
     "Receive",
     "Repeat",
+    "Runtime",
     "Send",
     "Shift",
     "StallError",
     "Stream",
     "Table",
+    "Take",
     "TaskGraph",
     "TaskProgram",
     "Tasks",
@@ -66,6 +77,7 @@ __all__ = [
     "exposure",
     "link_load",
     "packet_settings",
+    "plan_program",
     "read_graph",
     "simulate",
     "simulate_packets",
