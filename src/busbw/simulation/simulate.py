@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -86,7 +86,9 @@ def simulate(
         if isinstance(program, BoundSchedule):
             if size_bytes is None:
                 raise ValueError("a schedule needs size_bytes, what it shall move")
+            kind = program.schedule.kind
             program = task_program(program, size_bytes)
+            program = replace(program, notes={**program.notes, "collective": kind, "size_bytes": str(size_bytes)})
         healthy = Network.of(cluster, routing, seed)
         network = conditions.applied_to(healthy)
         outages = tuple(Outage(find_links(network, f.link), f.at_s, f.reroute_s, f.until_s) for f in conditions.later())
