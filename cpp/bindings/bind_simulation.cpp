@@ -134,10 +134,11 @@ NB_MODULE(_flow, m) {
            },
            "entry"_a, "channels"_a, "channel_of"_a, "ports"_a, "port_of"_a, "slowness"_a, "background"_a)
       .def("set_channels",
-           [](sim::Program& p, const I32& way, const I64& size_bytes, const I32& weight, const I32& slots, const I32& injector, const I64& ports) {
-             p.channels = {values(way), values(size_bytes), values(weight), values(slots), values(injector), values(ports)};
+           [](sim::Program& p, const I32& way, const I64& size_bytes, const I32& weight, const I32& slots, const I32& injector, const I64& ports,
+              const I64& credit_ps, const I64& overhead_ps) {
+             p.channels = {values(way), values(size_bytes), values(weight), values(slots), values(injector), values(ports), values(overhead_ps), values(credit_ps)};
            },
-           "way"_a, "size_bytes"_a, "weight"_a, "slots"_a, "injector"_a, "ports"_a)
+           "way"_a, "size_bytes"_a, "weight"_a, "slots"_a, "injector"_a, "ports"_a, "credit_ps"_a, "overhead_ps"_a)
       .def("set_ports", [](sim::Program& p, const I32& stream, const I64& latency_ps) { p.ports = {values(stream), values(latency_ps)}; }, "stream"_a,
            "latency_ps"_a)
       .def("set_ways", &set_ways, "begin"_a, "link"_a, "share"_a)

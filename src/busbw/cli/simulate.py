@@ -10,11 +10,12 @@ import typer
 
 from busbw.cli.console import Page, given_path, note, print_json
 from busbw.cli.predictions import pairs_of, rate, sizes_of, time_us
-from busbw.cli.simulate_points import described, nodes_of, rows_of_points, run_points, say_notes
+from busbw.cli.simulate_points import described, names_of, nodes_of, rows_of_points, run_points, say_notes
 from busbw.errors import InputError
 
 if TYPE_CHECKING:
     from busbw.collectives import BoundSchedule
+    from busbw.collectives.plan import Plan
     from busbw.hardware import Cluster
     from busbw.simulation import Conditions, Limits, Timeline
 
@@ -123,7 +124,10 @@ def collective(
     schedule: Annotated[
         Path | None,
         typer.Option(
-            "--schedule", parser=given_path, metavar="FILE.json", help="A schedule, as `busbw design` writes."
+            "--schedule",
+            parser=given_path,
+            metavar="FILE",
+            help="A schedule, as `busbw design` writes, or a plan: MSCCL XML, MSCCL++, ours. Plans run with NCCL's slots and slices.",
         ),
     ] = None,
     algorithm: Annotated[
@@ -169,7 +173,7 @@ def collective(
         raise typer.BadParameter("what is simulated? Give a COLLECTIVE, or --schedule FILE.json.")
     if schedule is not None and algorithm is not None:
         raise typer.BadParameter("--schedule is an algorithm already; leave --algorithm out.")
-    wanted: list[tuple[Cluster, BoundSchedule]] = []
+    wanted: list[tuple[Cluster, BoundSchedule | Plan]] = []
     for count in nodes_of(nodes or ["1"]):
         found = _cluster(cluster, count, what_if)
         if found.gpus < 2:
@@ -177,7 +181,8 @@ def collective(
         made = _from_file(schedule, kind, found) if schedule is not None else _schedule(kind or "", algorithm, found)
         wanted.append((found, made))
     found, bound = wanted[0]
-    if bound.schedule.kind == "barrier":
+    kind, name = names_of(bound)
+    if kind == "barrier":
         if sizes:
             raise typer.BadParameter("--bytes: a barrier moves no data.")
         sizes = ["0"]
@@ -192,13 +197,13 @@ def collective(
         raise typer.BadParameter(
             f"{len(wanted) * len(swept) * seeds:,} points of nodes, sizes and seeds; {MOST_POINTS:,} are run at most."
         )
-    told = [(on, bound, {**asked, **described(bound, on)}) for on, bound in wanted]
+    told = [(on, what, {**asked, **described(what, on, schedule)}) for on, what in wanted]
     points = [
         Point(
-            bound, on, size, conditions, routing, seed, fold, limits, with_causes=seed == 0 and not conditions.none,
+            what, on, size, conditions, routing, seed, fold, limits, with_causes=seed == 0 and not conditions.none,
             given={**said, "size_bytes": size, "seed": seed},
         )
-        for on, bound, said in told
+        for on, what, said in told
         for size in swept
         for seed in range(seeds)
     ]  # fmt: skip
@@ -207,22 +212,14 @@ def collective(
         note(f"{_write(perfetto, points[0].run())} tasks written to {perfetto}")
     rows = rows_of_points(points, outcomes)
     if as_json:
+        head = {"schema": SCHEMA, "collective": kind, "algorithm": name, "cluster": found.name}
         several = len(wanted) > 1
-        head = {
-            "schema": SCHEMA,
-            "collective": bound.schedule.kind,
-            "algorithm": bound.schedule.name,
-            "cluster": found.name,
-        }
         where = {"nodes": None if several else found.nodes, "ranks": None if several else bound.ranks}
         print_json({**head, **where, "rows": rows})
     else:
         at = ", ".join(str(on.nodes) for on, _ in wanted)
-        _print(
-            f"{bound.schedule.kind.replace('_', '-')}",
-            f"  {bound.schedule.name}, {at} x {found.name} = {', '.join(str(each.ranks) for _, each in wanted)} ranks",
-            rows,
-        )
+        ranks = ", ".join(str(each.ranks) for _, each in wanted)
+        _print(kind.replace("_", "-"), f"  {name}, {at} x {found.name} = {ranks} ranks", rows)
     return 0 if len(outcomes) == len(points) and all(outcome.is_whole for outcome in outcomes.values()) else 2
 
 
@@ -280,12 +277,27 @@ def _cluster(name: str, nodes: int, what_if: list[str] | None) -> Cluster:
     return found
 
 
-def _from_file(path: Path, text: str | None, cluster: Cluster) -> BoundSchedule:
-    """The schedule of a file with the cluster's sizes; it must be for as many ranks as the cluster has GPUs."""
+def _from_file(path: Path, text: str | None, cluster: Cluster) -> BoundSchedule | Plan:
+    """The schedule of a file with the cluster's sizes, or its plan; it must be for as many ranks as the cluster has GPUs."""
     from busbw.collectives import collective_named  # noqa: PLC0415
-    from busbw.collectives.exchange import read_schedule  # noqa: PLC0415
+    from busbw.collectives.exchange import read_plan, read_schedule  # noqa: PLC0415
 
-    schedule = read_schedule(path)
+    try:
+        schedule = read_schedule(path)
+    except InputError:
+        found = read_plan(path)
+        for line in map(str, found.losses):
+            note(line)
+        plan = found.plan
+        if text is not None and collective_named(text) != plan.collective:
+            raise typer.BadParameter(
+                f"{path} is a plan of {plan.collective.replace('_', '-')}, not of {text}."
+            ) from None
+        if plan.ranks != cluster.gpus:
+            raise InputError(
+                f"{path}: {plan.name} is for {plan.ranks} ranks; {cluster.nodes} x {cluster.name} has {cluster.gpus} GPUs"
+            ) from None
+        return plan
     if text is not None and collective_named(text) != schedule.kind:
         raise typer.BadParameter(f"{path} is a schedule of {schedule.kind.replace('_', '-')}, not of {text}.")
     fixed = dict(schedule.fixed)

@@ -16,10 +16,11 @@ from busbw.cli.console import PointsDone, note
 
 if TYPE_CHECKING:
     from busbw.collectives import BoundSchedule
+    from busbw.collectives.plan import Plan
     from busbw.hardware import Cluster
     from busbw.simulation import Outcome, Point
 
-__all__ = ["described", "nodes_of", "rows_of_points", "run_points", "say_notes"]
+__all__ = ["described", "names_of", "nodes_of", "rows_of_points", "run_points", "say_notes"]
 
 _MOST_NODES = 1 << 24
 _MOST_COUNTS = 1000
@@ -49,18 +50,31 @@ def nodes_of(texts: Sequence[str]) -> list[int]:
     return found
 
 
-def described(bound: BoundSchedule, cluster: Cluster) -> dict[str, Any]:
+def names_of(what: BoundSchedule | Plan) -> tuple[str, str]:
+    """The collective and the algorithm."""
+    from busbw.collectives import BoundSchedule  # noqa: PLC0415
+
+    return (what.schedule.kind, what.schedule.name) if isinstance(what, BoundSchedule) else (what.collective, what.name)
+
+
+def described(what: BoundSchedule | Plan, cluster: Cluster, file: Path | None) -> dict[str, Any]:
     """What else than the words on the command line tells a point from others: the version, the schedule and the cluster as they are."""
     from busbw import __version__  # noqa: PLC0415
+    from busbw.collectives import BoundSchedule  # noqa: PLC0415
     from busbw.collectives.schedule_json import to_json  # noqa: PLC0415
+    from busbw.observations import sha256_of  # noqa: PLC0415
 
     def digest(text: str) -> str:
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
+    if file is not None:
+        schedule = sha256_of(file)
+    else:
+        schedule = digest(to_json(what.schedule)) if isinstance(what, BoundSchedule) else digest(repr(what.header()))
     return {
         "version": __version__,
-        "schedule": digest(to_json(bound.schedule)),
-        "ranks": bound.ranks,
+        "schedule": schedule,
+        "ranks": what.ranks,
         "cluster": cluster.name,
         "nodes": cluster.nodes,
         "hardware": digest(repr((cluster.node, cluster.plan, cluster.routing))),
@@ -104,7 +118,8 @@ def rows_of_points(points: Sequence[Point], outcomes: Mapping[int, Outcome]) -> 
     """A row for each number of nodes and size of which some point is done: its seeds together. Shares and causes are those of the first."""
     import numpy as np  # noqa: PLC0415
 
-    from busbw.collectives import BoundSchedule, bus_factor  # noqa: PLC0415
+    from busbw.collectives import COLLECTIVES, bus_factor  # noqa: PLC0415
+    from busbw.simulation import TaskGraph, TaskProgram  # noqa: PLC0415
 
     groups: dict[tuple[int, int | None], list[int]] = defaultdict(list)
     for place, point in enumerate(points):
@@ -119,10 +134,11 @@ def rows_of_points(points: Sequence[Point], outcomes: Mapping[int, Outcome]) -> 
         time_s = float(np.median(times))
         row: dict[str, Any] = {"size_bytes": size, "nodes": nodes, "ranks": point.what.ranks, "time_s": time_s}
         row |= {"p99_s": float(np.quantile(times, 0.99)), "seeds": len(found), "stopped": first["stopped"]}
-        if isinstance(point.what, BoundSchedule) and size is not None and time_s > 0:
-            kind = point.what.schedule.kind
+        if not isinstance(point.what, TaskGraph | TaskProgram) and size is not None and time_s > 0:
+            kind, _ = names_of(point.what)
             if kind != "barrier":
                 row["algbw_bytes_per_s"] = size / time_s
+            if kind != "barrier" and kind in COLLECTIVES:
                 row["busbw_bytes_per_s"] = size / time_s * bus_factor(kind, point.what.ranks)
         row |= {name: first[name] for name in ("messages", "ranks_alike", "critical_path_s", "causes")}
         rows.append(row)

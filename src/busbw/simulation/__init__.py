@@ -12,30 +12,36 @@ from busbw.simulation.lowering import task_program
 from busbw.simulation.observed import observations
 from busbw.simulation.packet_settings import TRANSPORTS, PacketSettings, packet_settings
 from busbw.simulation.packets import PACKET_ROUTINGS, PacketFlows, PacketTimeline, simulate_packets
+from busbw.simulation.peers import Others, Peers, Shift, Table
+from busbw.simulation.plans import plan_program
 from busbw.simulation.program import (
+    Carried,
     Channel,
     Compute,
     Delay,
     Drain,
+    Free,
     Loop,
-    Others,
-    Peers,
+    Put,
     Receive,
     Send,
-    Shift,
     Stream,
-    Table,
+    Take,
     TaskProgram,
 )
+from busbw.simulation.runtimes import NCCL, WHOLE, Fifo, Runtime
 from busbw.simulation.simulate import Limits, Progress, StallError, simulate
 from busbw.simulation.sweep import MOST_POINTS, Kept, Outcome, Point, outcome_of, sweep
 from busbw.simulation.timeline import Repeat, Tasks, Timeline
 
 __all__ = [
     "MOST_POINTS",
+    "NCCL",
     "PACKET_ROUTINGS",
     "TRANSPORTS",
+    "WHOLE",
     "Background",
+    "Carried",
     "Cause",
     "Channel",
     "Compute",
@@ -44,6 +50,8 @@ __all__ = [
     "Delay",
     "Drain",
     "Exposure",
+    "Fifo",
+    "Free",
     "Kept",
     "Limits",
     "LinkFailure",
@@ -56,13 +64,16 @@ __all__ = [
     "Peers",
     "Point",
     "Progress",
+    "Put",
     "Receive",
     "Repeat",
+    "Runtime",
     "Send",
     "Shift",
     "StallError",
     "Stream",
     "Table",
+    "Take",
     "TaskGraph",
     "TaskProgram",
     "Tasks",
@@ -74,6 +85,7 @@ __all__ = [
     "observations",
     "outcome_of",
     "packet_settings",
+    "plan_program",
     "read_graph",
     "simulate",
     "simulate_packets",

@@ -17,7 +17,8 @@ from busbw.hardware.links import IntArray
 from busbw.simulation import _flow
 from busbw.simulation.expansion import Expansion
 from busbw.simulation.network import Network, rate_units
-from busbw.simulation.program import Channel, Stream, Table, TaskProgram
+from busbw.simulation.peers import Table
+from busbw.simulation.program import Channel, Stream, TaskProgram
 from busbw.simulation.symmetry import Orbits
 
 __all__ = ["COMPUTE", "RECEIVE", "SEND", "TRANSFER", "TaskGraph"]
@@ -146,6 +147,8 @@ class TaskGraph:
             nothing32,
             nothing32,
             np.r_[np.arange(len(carries) + 1), len(carries) + np.cumsum(fan)],
+            nothing64,
+            nothing64,
         )
         latency = np.r_[ways.latency_ps, np.zeros(len(edges_to), np.int64)]
         flow.set_ports(port_stream.astype(np.int32), latency)

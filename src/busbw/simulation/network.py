@@ -6,7 +6,7 @@ Ways are computed for the pairs that a program uses. Legend: F pairs, C crossing
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -19,6 +19,7 @@ from busbw.hardware.fabrics.rail_optimised import RailOptimised
 from busbw.hardware.links import FloatArray, IntArray
 from busbw.hardware.routing import d_mod_k, ecmp, least_loaded, spray
 from busbw.simulation import _flow
+from busbw.simulation.program import Carried
 
 __all__ = ["Network", "Ways", "picoseconds", "rate_units"]
 
@@ -102,6 +103,18 @@ class Network:
         """Links before it are inside nodes."""
         return self.place.links - self.fabric.links if self.fabric is not None else self.place.links
 
+    def outside(self, src: IntArray, dst: IntArray) -> NDArray[np.bool_]:
+        """(F,) which pairs of ranks have the network between them, rather than one NVLink domain."""
+        if not isinstance(self.place, Cluster):
+            return np.not_equal(src, dst)
+        ranks = self.place.node.gpus * self.place.node.nvlink_domain_nodes
+        return np.not_equal(src // ranks, dst // ranks)
+
+    @property
+    def _unit(self) -> int:
+        """Parts of a whole flow."""
+        return _SPRAY_UNIT if self.routing == "spray" else 1
+
     def rates_of(self, links: IntArray) -> tuple[FloatArray, FloatArray]:
         """Bandwidth in bytes per second and latency in seconds, (L,) each."""
         if isinstance(self.place, Cluster):
@@ -140,6 +153,55 @@ class Network:
         if self.routing == "spray":
             return self._finish(len(src), *self._sprayed(self.place, src, dst, np.arange(len(src))))
         return self._finish(len(src), *_flat(self._fabric_links(self.place, src, dst)))
+
+    def trees(self, poster: IntArray, peers: IntArray, kind: Carried) -> Ways:
+        """The links of multicasts and sums between posters and their peers, each once. poster: (F,), peers: (F, k), -1 nobody.
+
+        A sum's tree are the ways of the peers to the poster, merged; copies go such a tree backwards. In an NVLink domain the switch reads the
+        poster's part from its GPU, and writes its copy there, too; across nodes what goes to all turns back before it reaches the poster.
+        latency_ps is that of the farthest peer. Spray and adaptive routing split no tree: it is as by D-mod-k.
+        Raises ValueError where no switch lies between them.
+        """
+        poster, peers = np.asarray(poster, np.int64), np.asarray(peers, np.int64)
+        if self.routing in ("spray", "adaptive"):
+            whole = self._unit
+            tree = replace(self, routing="d-mod-k").trees(poster, peers, kind)
+            return Ways(tree.begin, tree.link, tree.share * whole, tree.latency_ps, whole)
+        row, column = np.nonzero(peers >= 0)
+        inward = self.ways(peers[row, column], poster[row])
+        hops = np.diff(inward.begin)
+        if (hops < 2).any():
+            at = int(row[np.flatnonzero(hops < 2)[0]])
+            raise ValueError(
+                f"{self.rank_name(int(poster[at]))} reaches a peer over a link of their own: no switch there adds or copies. "
+                "Take an algorithm that does neither in the network."
+            )
+        pair = np.repeat(np.arange(len(row)), hops)
+        place = np.arange(len(pair)) - inward.begin[pair]
+        # The end of each way, from the last switch on: one link in a domain, from the last link of the fabric on outside.
+        last = np.full(len(row), -1, np.int64)
+        across = inward.link >= self.first_fabric_link
+        np.maximum.at(last, pair[across], place[across])
+        tail = place >= np.where(last >= 0, last, hops - 1)[pair]
+        inner = tail & (last < 0)[pair]
+        flow, link = row[pair], inward.link
+        body, body_flow = link[~tail], flow[~tail]
+        parts = {
+            "peers up": (body_flow, body), "peers down": (body_flow, body ^ 1),
+            "up": (flow[tail], link[tail] ^ 1), "down": (flow[tail], link[tail]),
+            "own up": (flow[inner], link[inner] ^ 1), "own down": (flow[inner], link[inner]),
+        }  # fmt: skip
+        once = {name: np.unique(np.stack(part), axis=1) for name, part in parts.items()}
+        wanted = {
+            Carried.MULTICAST: ("up", "peers down", "own down"),
+            Carried.SUM: ("peers up", "up", "down"),
+        }.get(kind, ("peers up", "up", "down", "peers down", "own up", "own down"))
+        flow, link = np.concatenate([once[name] for name in wanted], axis=1)
+        order = np.argsort(flow, kind="stable")
+        farthest = np.zeros(len(poster), np.int64)
+        np.maximum.at(farthest, row, inward.latency_ps)
+        begin = np.searchsorted(flow[order], np.arange(len(poster) + 1))
+        return Ways(begin, link[order], np.ones(len(order), np.int64), farthest)
 
     def _fabric_links(self, fabric: Fabric, src: IntArray, dst: IntArray) -> IntArray:
         """(F, H) links of single-path routings, -1 after the last, round dead links where there are any."""
@@ -229,7 +291,7 @@ class Network:
                 base = node_a if at_a else node_b
                 (heads if at_a else tails).append((rows, int(link) % size + base[rows] * size))
         parts: list[tuple[IntArray, IntArray, IntArray, IntArray]] = []
-        unit = _SPRAY_UNIT if self.routing == "spray" else 1
+        unit = self._unit
         for place, (rows, link) in enumerate(heads):
             parts.append((rows, link, np.full(len(rows), unit), np.full(len(rows), place)))
         if outside.any():

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from busbw import __version__
-from busbw.collectives import bus_factor
+from busbw.collectives import COLLECTIVES, bus_factor
 from busbw.hardware.cluster import Cluster
 from busbw.observations import SCHEMAS, Rows, rows_of
 from busbw.simulation.timeline import Timeline
@@ -27,7 +27,7 @@ _PS_PER_NS = 1000
 def observations(timeline: Timeline) -> tuple[Rows, ...]:
     """The rows of a run. Times count from its start; a run that was stopped early has no row of `measurements`.
 
-    Only a run of a schedule is a collective of some size; of other programs and graphs there are `counters` alone.
+    Only a run of a schedule or a plan is a collective of some size; of other programs and graphs there are `counters` alone.
     `counters` has a row a link that carried anything, one link of each class where the run was folded (`labels` then says how many are alike).
     """
     found: list[Rows] = []
@@ -52,7 +52,9 @@ def _measurement(timeline: Timeline, collective: str, size_bytes: int) -> dict[s
         row["nodes"] = -(-ranks // place.node.gpus)
     if collective != "barrier" and timeline.end_ps:
         algbw = size_bytes / timeline.time_s
-        row |= {"algbw_bytes_per_s": algbw, "busbw_bytes_per_s": algbw * bus_factor(collective, ranks)}
+        row["algbw_bytes_per_s"] = algbw
+        if collective in COLLECTIVES:  # a plan may be of a custom one
+            row["busbw_bytes_per_s"] = algbw * bus_factor(collective, ranks)
     return row
 
 

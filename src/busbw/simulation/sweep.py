@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from busbw.collectives.plan import Plan
 from busbw.collectives.schedule import BoundSchedule
 from busbw.errors import InputError, Loss
 from busbw.hardware.cluster import Cluster
@@ -53,7 +54,7 @@ _PREFIX = "simulate/"
 class Point:
     """One simulation, whole: it can be sent to another machine."""
 
-    what: BoundSchedule | TaskProgram | TaskGraph
+    what: BoundSchedule | Plan | TaskProgram | TaskGraph
     cluster: Cluster
     size_bytes: int | None = None
     conditions: Conditions = field(default_factory=Conditions)
