@@ -88,6 +88,11 @@ class Store:
         """Runs that are there but cannot be used: a manifest that does not parse, or of another schema version."""
         return all_runs(self.folder)[1]
 
+    def held(self) -> dict[str, str]:
+        """Content hashes by path, of artefacts that a committed run holds whole; none of a store that is not there."""
+        chosen, _ = choose(all_runs(self.folder)[0]) if self.folder.is_dir() else ({}, [])
+        return {entry.path: sha256 for sha256, (_, entry) in chosen.items()}
+
     def kept(self, sha256: str) -> Path | None:
         """The kept copy of an artefact, secrets blanked and every other byte at its offset; None if it wasn't kept."""
         path = self.folder / ARTEFACTS / sha256
