@@ -203,9 +203,26 @@ class World {
   void weak_read(const void* p, std::size_t bytes) { check(p, bytes, false); }
   void weak_write(const void* p, std::size_t bytes) { check(p, bytes, true); }
 
-  void block_barrier() {
+  /// A packet's words were what a thread waited for: from here on it counts on them until it tells somebody.
+  void packet_taken(const void* p, std::size_t bytes) {
+    each_cell(p, bytes, [&](std::size_t cell) { reads_[cell * fibers_.size() + current_] = fibers_[current_].clock[current_]; });
+  }
+  /// A packet is stored: whoever took the one before must have told this thread. Its words are atomic, so this is no race, but a packet lost.
+  void packet_overwritten(const void* p, std::size_t bytes) {
+    each_cell(p, bytes, [&](std::size_t cell) {
+      for (std::size_t i = 0; i < fibers_.size(); ++i)
+        if (i != current_ && reads_[cell * fibers_.size() + i] > fibers_[current_].clock[i])
+          race(cell, static_cast<std::uint32_t>(i), "a packet that is stored while another may still be taken from it", true);
+    });
+  }
+
+  void block_barrier() { block_barrier_or(false); }
+  /// The same; whether any thread of the block said so.
+  bool block_barrier_or(bool mine) {
     const std::size_t block = current_ / options_.threads;
+    barriers_[block].any = barriers_[block].any || mine;
     meet(barriers_[block], block * options_.threads, options_.threads);
+    return fibers_[current_].any;
   }
 
   /// What stands between two launches of a rank's stream: all its threads meet. All blocks must be live.
@@ -251,6 +268,7 @@ class World {
     const char* at = nullptr;
     std::uint32_t looks = 0;
     bool calm = false;
+    bool any = false;  ///< of the block barrier that it left last
   };
   struct Message {
     std::uint64_t value = 0;
@@ -264,6 +282,7 @@ class World {
   };
   struct Barrier {
     std::uint32_t arrived = 0;
+    bool any = false;
     VectorClock gathered;
   };
   struct Epoch {
@@ -281,6 +300,7 @@ class World {
     }
     for (std::size_t i = first; i < first + count; ++i) {
       fibers_[i].clock = barrier.gathered;
+      fibers_[i].any = barrier.any;
       tick(i);
       fibers_[i].state = State::runnable;
     }
@@ -414,26 +434,32 @@ class World {
     changed();
   }
 
-  void check(const void* p, std::size_t bytes, bool store) {
-    ++result_.primitives;
+  /// body(cell) of each cell of the heap that a place touches; none in a thread's own memory.
+  template <class Body>
+  void each_cell(const void* p, std::size_t bytes, Body body) {
     const auto* const begin = reinterpret_cast<const std::byte*>(heap_.data());
     const auto* const address = static_cast<const std::byte*>(p);
     const std::size_t offset = static_cast<std::size_t>(address - begin);
-    if (address < begin || offset + bytes > options_.ranks * options_.heap_bytes) return;  // a thread's own memory
+    if (address < begin || offset + bytes > options_.ranks * options_.heap_bytes) return;
+    const std::size_t last = (offset + bytes - 1) / options_.granule_bytes;
+    for (std::size_t cell = offset / options_.granule_bytes; cell <= last; ++cell) body(cell);
+  }
+
+  void check(const void* p, std::size_t bytes, bool store) {
+    ++result_.primitives;
     const Fiber& me = fibers_[current_];
-    const std::size_t first = offset / options_.granule_bytes, last = (offset + bytes - 1) / options_.granule_bytes;
-    for (std::size_t cell = first; cell <= last; ++cell) {
+    each_cell(p, bytes, [&](std::size_t cell) {
       const Epoch write = writes_[cell];
       if (write.clock > me.clock[write.writer]) race(cell, write.writer, store ? "stored by two" : "read while it is stored", store);
       std::uint32_t* const reads = reads_.data() + cell * fibers_.size();
       if (!store) {
         reads[current_] = me.clock[current_];
-        continue;
+        return;
       }
       for (std::size_t i = 0; i < fibers_.size(); ++i)
         if (reads[i] > me.clock[i] && i != current_) race(cell, static_cast<std::uint32_t>(i), "stored while it is read", store);
       writes_[cell] = {static_cast<std::uint32_t>(current_), me.clock[current_]};
-    }
+    });
   }
 
   void race(std::size_t cell, std::uint32_t other, const char* how, bool store) {
