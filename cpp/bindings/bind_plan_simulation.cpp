@@ -38,25 +38,25 @@ class SimulatedPlan {
     semaphores_.push_back(busbw::bindings::values<std::uint64_t>(semaphores));
   }
 
-  /// heap: places of wire, input, output, scratch, packets in a rank's heap, and its bytes. inputs: of each rank, one launch behind the other.
+  /// heap: places of wire, input, output, scratch, packets in each rank's heap, and bytes of one. inputs: of each rank, one launch behind the other.
   /// outputs: are filled the same way. Races in words, where a deadlock stood, primitives, and whether a wait was given up.
   std::tuple<std::vector<std::string>, std::string, std::uint64_t, bool> run(const Numbers& heap, const std::vector<BytesIn>& inputs, const std::vector<Bytes>& outputs,
                                                                              const std::string& dtype, const std::string& op, std::uint64_t seed,
                                                                              std::uint32_t threads, std::uint32_t launches) {
-    if (heap.shape(0) != 6 || inputs.size() != ranks_.size() || outputs.size() != ranks_.size() || threads == 0 || launches == 0)
+    if (heap.shape(0) != ranks_.size() * 5 + 1 || inputs.size() != ranks_.size() || outputs.size() != ranks_.size() || threads == 0 || launches == 0)
       throw std::invalid_argument("heap, inputs, outputs, threads or launches do not fit the ranks");
     const std::uint64_t* at = heap.data();
     std::uint32_t blocks = 1;
     for (const auto& rank : ranks_) blocks = std::max(blocks, rank->program().blocks);
     const auto ranks = static_cast<std::uint32_t>(ranks_.size());
     sim::SeededChooser chooser(seed);
-    sim::World world({.ranks = ranks, .blocks = blocks, .threads = threads, .heap_bytes = at[5], .most_live_blocks = 0, .granule_bytes = 1}, chooser);
+    sim::World world({.ranks = ranks, .blocks = blocks, .threads = threads, .heap_bytes = at[5 * ranks_.size()], .most_live_blocks = 0, .granule_bytes = 1, .launch_is_fence = true}, chooser);
     for (std::uint32_t rank = 0; rank < ranks; ++rank) {
       Program& program = ranks_[rank]->program();
       program.wait_ns = 0;
       for (std::uint32_t peer = 0; peer < ranks; ++peer) {
-        program.wire.base[peer] = world.heap(peer) + at[0];
-        for (std::uint32_t space = 0; space < kSpaces; ++space) ranks_[rank]->set_base(peer, space, world.heap(peer) + at[space + 1]);
+        program.wire.base[peer] = world.heap(peer) + at[5 * peer];
+        for (std::uint32_t space = 0; space < kSpaces; ++space) ranks_[rank]->set_base(peer, space, world.heap(peer) + at[5 * peer + space + 1]);
       }
       for (std::size_t i = 0; i < semaphores_[rank].size(); ++i) program.word(rank, program.semaphores_at + i * 2 * Program::kLine) = semaphores_[rank][i];
     }
@@ -71,8 +71,8 @@ class SimulatedPlan {
       const Block block{place.block, blocks, place.thread, threads, &barriers[rank * blocks + place.block]};
       const std::size_t me = static_cast<std::size_t>(place.block) * threads + place.thread, all = static_cast<std::size_t>(blocks) * threads;
       const std::size_t given = inputs[rank].shape(0) / launches, got = outputs[rank].shape(0) / launches;
-      auto* const input = reinterpret_cast<std::uint8_t*>(world.heap(rank) + at[1]);
-      const auto* const output = reinterpret_cast<const std::uint8_t*>(world.heap(rank) + at[2]);
+      auto* const input = reinterpret_cast<std::uint8_t*>(world.heap(rank) + at[5 * rank + 1]);
+      const auto* const output = reinterpret_cast<const std::uint8_t*>(world.heap(rank) + at[5 * rank + 2]);
       for (std::uint32_t launch = 0; launch < launches; ++launch) {
         for (std::size_t i = me; i < given; i += all) weak_store(input + i, inputs[rank].data()[launch * given + i]);
         world.next_launch();

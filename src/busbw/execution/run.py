@@ -167,10 +167,10 @@ def simulate(
         sizes = [space.size_bytes for space in linked.spaces[rank][:2]]
         inputs.append(np.tile(_bytes(array)[: sizes[0]], launches))
         outputs.append(np.zeros(sizes[1] * launches, np.uint8))
-    heap = np.array([0, *places.offsets, places.total_bytes], np.uint64)
-    if linked.in_place:
-        raise ValueError(f"plan {plan.name!r} runs in place only, which the simulated memory does not do")
-    races, deadlock, primitives, _ = core.run(heap, inputs, outputs, kind, op, seed, threads, launches)
+    heap = [at for rank in range(plan.ranks) for at in (0, *places.of(rank))]
+    races, deadlock, primitives, _ = core.run(
+        np.array([*heap, places.total_bytes], np.uint64), inputs, outputs, kind, op, seed, threads, launches
+    )
     results = [
         _averaged(out[len(out) - len(out) // launches :].view(array.dtype), op, plan, kind)
         for out, array in zip(outputs, given, strict=True)
@@ -185,8 +185,9 @@ class _Places:
     """Where wire, input, output, scratch and packets lie in the memory of a rank, which is laid out alike on all."""
 
     def __init__(self, linked: LinkedPlan, *, user_memory: bool) -> None:
+        self._linked, self._shared = linked, user_memory and linked.in_place
         sizes = [linked.most_bytes(space) if space > 1 or user_memory else 0 for space in range(_SPACES)]
-        if user_memory and linked.in_place:
+        if self._shared:
             sizes[0], sizes[1] = 0, max(sizes[:2])
         at = _up(linked.wire_bytes)
         self.offsets: list[int] = []
@@ -195,7 +196,14 @@ class _Places:
             at += _up(size)
         self.total_bytes = at
         self._wire_bytes = _up(linked.wire_bytes)
-        self._user_bytes = _up(sizes[0]) + _up(sizes[1])
+
+    def of(self, rank: int) -> list[int]:
+        """Where a rank's input, output, scratch and packets begin; in place, the first two share memory."""
+        source, target, *others = self.offsets
+        if self._shared:
+            (behind, ahead), _ = _in_place(self._linked, rank)
+            source, target = target + ahead, target + behind
+        return [source, target, *others]
 
     def wire(self, memory: Bytes) -> Bytes:
         """The wire window."""
@@ -216,7 +224,7 @@ def _address(array: Array) -> int:
 
 def _bases(places: _Places, memory: Sequence[Bytes]) -> npt.NDArray[np.uint64]:
     """Addresses of every rank's spaces."""
-    return np.array([_address(one) + at for one in memory for at in places.offsets], np.uint64)
+    return np.array([_address(one) + at for rank, one in enumerate(memory) for at in places.of(rank)], np.uint64)
 
 
 def _core(linked: LinkedPlan, rank: int, wires: list[Bytes], threads: int = 1) -> PlanRank:

@@ -101,6 +101,7 @@ struct Options {
   std::size_t heap_bytes = 1 << 16;     ///< of one rank
   std::uint32_t most_live_blocks = 0;   ///< of a rank at a time; 0: all
   std::uint32_t granule_bytes = 4;      ///< the smallest access; races are told apart down to it
+  bool launch_is_fence = false;         ///< whatever a launch stores tells, even relaxed, what was before the launch, as a GPU's launches do
 };
 
 /// Where a thread stands.
@@ -173,6 +174,7 @@ class World {
     const std::size_t back = me.calm ? 0 : chooser_.choose(static_cast<std::uint32_t>(range));
     const Message& message = history.messages[history.messages.size() - 1 - back];
     history.seen[current_] = history.first + history.messages.size() - 1 - back;
+    if (message.started) join(me.clock, *message.started);
     if (order == Order::acquire) join(me.clock, message.released);
     return static_cast<T>(message.value);
   }
@@ -195,7 +197,13 @@ class World {
     VectorClock released = last.released;  // a read-modify-write carries on the release before it
     if (order == Order::release) join(released, me.clock);
     if (order == Order::acquire) join(me.clock, last.released);
+    if (last.started) join(me.clock, *last.started);
     append(history, last.value + static_cast<std::uint64_t>(value), std::move(released));
+    if (last.started && last.started != me.started) {
+      auto both = std::make_shared<VectorClock>(*last.started);
+      if (me.started) join(*both, *me.started);
+      history.messages.back().started = std::move(both);
+    }
     word = static_cast<T>(last.value + static_cast<std::uint64_t>(value));
     return static_cast<T>(last.value);
   }
@@ -216,6 +224,9 @@ class World {
     });
   }
 
+  /// How often this thread has asked: the same on all threads of a block that make the same calls.
+  std::uint32_t next_call() { return fibers_[current_].calls++; }
+
   void block_barrier() { block_barrier_or(false); }
   /// The same; whether any thread of the block said so.
   bool block_barrier_or(bool mine) {
@@ -230,6 +241,7 @@ class World {
     const std::size_t of_rank = fibers_.size() / options_.ranks;
     const std::size_t rank = current_ / of_rank;
     meet(launches_[rank], rank * of_rank, of_rank);
+    if (options_.launch_is_fence) fibers_[current_].started = std::make_shared<const VectorClock>(fibers_[current_].clock);
   }
 
   void spin() {
@@ -264,9 +276,11 @@ class World {
     std::unique_ptr<std::byte[]> stack;
     Place place;
     VectorClock clock;
+    std::shared_ptr<const VectorClock> started;  ///< what was before its launch
     State state = State::ended;
     const char* at = nullptr;
     std::uint32_t looks = 0;
+    std::uint32_t calls = 0;
     bool calm = false;
     bool any = false;  ///< of the block barrier that it left last
   };
@@ -274,6 +288,7 @@ class World {
     std::uint64_t value = 0;
     std::uint32_t writer = 0, epoch = 0;
     VectorClock released;  ///< empty: relaxed
+    std::shared_ptr<const VectorClock> started;
   };
   struct History {
     std::vector<Message> messages;
@@ -340,7 +355,9 @@ class World {
     Fiber& fiber = fibers_[id];
     fiber.place = place;
     fiber.clock = before;
+    fiber.started = options_.launch_is_fence ? std::make_shared<const VectorClock>(before) : nullptr;
     fiber.at = nullptr;
+    fiber.calls = 0;
     tick(id);
     if (!fiber.stack) fiber.stack = std::make_unique<std::byte[]>(kStackBytes);
     getcontext(&fiber.context);
@@ -416,7 +433,7 @@ class World {
   History& history_of(const T* address, T now) {
     History& history = histories_[address];
     if (history.messages.empty()) {
-      history.messages.push_back({static_cast<std::uint64_t>(now), 0, 0, {}});
+      history.messages.push_back({static_cast<std::uint64_t>(now), 0, 0, {}, nullptr});
       history.seen.assign(fibers_.size(), 0);
     }
     return history;
@@ -424,7 +441,7 @@ class World {
 
   void append(History& history, std::uint64_t value, VectorClock released) {
     Fiber& me = fibers_[current_];
-    history.messages.push_back({value, static_cast<std::uint32_t>(current_), me.clock[current_], std::move(released)});
+    history.messages.push_back({value, static_cast<std::uint32_t>(current_), me.clock[current_], std::move(released), me.started});
     tick(current_);
     history.seen[current_] = history.first + history.messages.size() - 1;
     if (history.messages.size() > kMostMessages) {

@@ -22,6 +22,9 @@ constexpr std::memory_order std_order(Order order) {
                                    : std::memory_order_release;
 }
 
+/// Nothing stands between two calls of a kernel here.
+inline constexpr bool kLaunchIsFence = false;
+
 template <class T>
 class SystemAtomic {
   static_assert(sizeof(T) == 4 || sizeof(T) == 8);

@@ -89,6 +89,9 @@ BUSBW_DEVICE unsigned long long fetch_add(unsigned long long* p, unsigned long l
 
 }  // namespace detail
 
+/// What came before a launch on its stream is visible to it at system scope.
+inline constexpr bool kLaunchIsFence = true;
+
 template <class T>
 class SystemAtomic {
   using Bits = typename detail::Bits<sizeof(T)>::Type;

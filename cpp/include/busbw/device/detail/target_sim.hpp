@@ -11,6 +11,9 @@
 
 namespace busbw::device {
 
+/// Where sim::Options say so.
+inline constexpr bool kLaunchIsFence = true;
+
 template <class T>
 class SystemAtomic {
   static_assert(sizeof(T) == 4 || sizeof(T) == 8);
@@ -36,9 +39,10 @@ void weak_store(T* p, T value) {
   *p = value;
 }
 
-/// As on the CPU.
+/// Runs as on the CPU, handed to other threads from call to call: nothing may count on one thread having what it had in the call before.
 template <class Body>
 void for_each_of_thread(std::size_t count, std::uint32_t thread, std::uint32_t threads, Body body) {
+  thread = (thread + sim::world->next_call()) % threads;
   const std::size_t last = count * (thread + 1) / threads;
   for (std::size_t i = count * thread / threads; i < last; ++i) body(i);
 }

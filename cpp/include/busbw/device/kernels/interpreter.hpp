@@ -170,7 +170,7 @@ class Interpreter {
       }
       case Op::kSignal:
         in_order();
-        signal(row, order_of(row));
+        signal(row, order_of(row, kRelease));
         return kArrived;
       case Op::kWait: return wait(row);
       case Op::kFlush: return flush(row);
@@ -186,7 +186,7 @@ class Interpreter {
         in_order();
         ++sets_;
         if (block_.thread == 0)
-          SystemAtomic<std::uint64_t>(own_line()[Program::kLine / 8]).store(run_number() * p_.flag_sets[block_.block] + sets_, order_of(row));
+          SystemAtomic<std::uint64_t>(own_line()[Program::kLine / 8]).store(run_number() * p_.flag_sets[block_.block] + sets_, order_of(row, kRelease));
         return kArrived;
       case Op::kFlagWait: return wait_flag(row);
       case Op::kRelease: return release(row);
@@ -211,8 +211,9 @@ class Interpreter {
   BUSBW_DEVICE std::int64_t via(const Row& row) const { return row.walk ? moved(row.via, walk_of(row).via_step, 0, 0) : row.via; }
   BUSBW_DEVICE const Way& way_of(const Row& row) const { return p_.ways[via(row)]; }
   BUSBW_DEVICE static const Row& operand_row(const Row& row, std::uint32_t i) { return (&row)[i]; }
-  BUSBW_DEVICE static Order order_of(const Row& row) {
-    return row.order == plan::Order::kAcquire ? kAcquire : row.order == plan::Order::kRelease ? kRelease : kRelaxed;
+  /// A plan counts on its launch's relaxed signals to tell what was before the launch (`legality.py`); where they don't, `strong` is taken.
+  BUSBW_DEVICE static Order order_of(const Row& row, Order strong) {
+    return row.order == plan::Order::kRelaxed && kLaunchIsFence ? kRelaxed : strong;
   }
   BUSBW_DEVICE ReduceOp reduction_of(const Row& row) const {
     switch (static_cast<plan::Reduction>(row.reduction)) {
@@ -491,7 +492,7 @@ class Interpreter {
     if (block_.thread == 0)
       for (std::uint32_t i = 0; i <= first.more && stopped_ == kArrived; ++i) {
         const Way& way = way_of(operand_row(first, i));
-        take(way.mine, way.count_at, way.kind == plan::ConnectionKind::kPort ? kAcquire : order_of(first), Primitive::semaphore_wait,
+        take(way.mine, way.count_at, way.kind == plan::ConnectionKind::kPort ? kAcquire : order_of(first, kAcquire), Primitive::semaphore_wait,
              static_cast<std::uint32_t>(way.peer));
       }
     return waited();
@@ -510,14 +511,14 @@ class Interpreter {
     in_order();
     if (block_.thread == 0)
       for (std::uint32_t i = 0; i <= first.more; ++i)
-        SystemAtomic<std::uint64_t>(p_.word(p_.rank, semaphore_at(operand_row(first, i)))).fetch_add(1, order_of(first));
+        SystemAtomic<std::uint64_t>(p_.word(p_.rank, semaphore_at(operand_row(first, i)))).fetch_add(1, order_of(first, kRelease));
     return kArrived;
   }
   BUSBW_DEVICE WaitResult acquire(const Row& first) {
     if (block_.thread == 0)
       for (std::uint32_t i = 0; i <= first.more && stopped_ == kArrived; ++i) {
         const std::uint64_t at = semaphore_at(operand_row(first, i));
-        take(at, at + Program::kLine, order_of(first), Primitive::semaphore_wait, p_.rank);
+        take(at, at + Program::kLine, order_of(first, kAcquire), Primitive::semaphore_wait, p_.rank);
       }
     return waited();
   }
@@ -528,7 +529,7 @@ class Interpreter {
     if (block_.thread == 0 && stopped_ == kArrived) {
       const auto other = static_cast<std::uint64_t>(row.via);
       const std::uint64_t expected = run_number() * p_.flag_sets[other] + static_cast<std::uint64_t>(times);
-      stopped_ = wait_until(p_.word(p_.rank, p_.blocks_at + (other * 2 + 1) * Program::kLine), expected, order_of(row), p_.deadline(), Primitive::flag_wait,
+      stopped_ = wait_until(p_.word(p_.rank, p_.blocks_at + (other * 2 + 1) * Program::kLine), expected, order_of(row, kAcquire), p_.deadline(), Primitive::flag_wait,
                             block_.block, p_.rank);
     }
     return waited();
