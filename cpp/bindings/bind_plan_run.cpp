@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "busbw/device/kernels/interpreter.hpp"
+#include "busbw/device/plan_proxy.hpp"
 #include "element_types.hpp"
 #include "linked_program.hpp"
 
@@ -60,6 +61,7 @@ class PlanRank {
       };
       std::vector<std::thread> others;
       for (std::uint32_t number = 1; number < program.blocks * threads_; ++number) others.emplace_back(thread, number);
+      if (has_ports(program)) others.emplace_back([&] { serve_ports(program, [](std::uint32_t) { return 0u; }); });
       if (program.blocks > 0) thread(0);
       for (std::thread& one : others) one.join();
     }

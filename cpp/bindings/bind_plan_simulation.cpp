@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "busbw/device/kernels/interpreter.hpp"
+#include "busbw/device/plan_proxy.hpp"
 #include "columns.hpp"
 #include "element_types.hpp"
 #include "linked_program.hpp"
@@ -47,7 +48,9 @@ class SimulatedPlan {
       throw std::invalid_argument("heap, inputs, outputs, threads or launches do not fit the ranks");
     const std::uint64_t* at = heap.data();
     std::uint32_t blocks = 1;
-    for (const auto& rank : ranks_) blocks = std::max(blocks, rank->program().blocks);
+    bool ports = false;
+    for (const auto& rank : ranks_) blocks = std::max(blocks, rank->program().blocks), ports = ports || has_ports(rank->program());
+    blocks += ports;  // the last block's first thread is the proxy
     const auto ranks = static_cast<std::uint32_t>(ranks_.size());
     sim::SeededChooser chooser(seed);
     sim::World world({.ranks = ranks, .blocks = blocks, .threads = threads, .heap_bytes = at[5 * ranks_.size()], .most_live_blocks = 0, .granule_bytes = 1, .launch_is_fence = true}, chooser);
@@ -68,6 +71,8 @@ class SimulatedPlan {
     world.run([&](const sim::Place& place) {
       const std::uint32_t rank = place.rank;
       const Program& program = ranks_[rank]->program();
+      const bool proxy = ports && place.block + 1 == blocks;
+      const auto pick = [](std::uint32_t under_way) { return sim::world->choose(under_way + 1); };
       const Block block{place.block, blocks, place.thread, threads, &barriers[rank * blocks + place.block]};
       const std::size_t me = static_cast<std::size_t>(place.block) * threads + place.thread, all = static_cast<std::size_t>(blocks) * threads;
       const std::size_t given = inputs[rank].shape(0) / launches, got = outputs[rank].shape(0) / launches;
@@ -76,6 +81,7 @@ class SimulatedPlan {
       for (std::uint32_t launch = 0; launch < launches; ++launch) {
         for (std::size_t i = me; i < given; i += all) weak_store(input + i, inputs[rank].data()[launch * given + i]);
         world.next_launch();
+        if (proxy && place.thread == 0) serve_ports(program, pick);
         if (place.block < program.blocks && run_plan(program, block, arithmetic, reduction) != kArrived) gave_up = true;
         world.next_launch();
         for (std::size_t i = me; i < got; i += all) outputs[rank].data()[launch * got + i] = weak_load(output + i);

@@ -32,24 +32,25 @@ std::vector<Row> rows_of(const BytesIn& bytes, const char* what) {
 /// What a Program points to, and the Program. Spaces and wires have no base yet.
 class LinkedProgram {
  public:
-  /// numbers: rank, ranks, blocks, in_order, chunk_bytes, run_bytes, grain, runs, blocks_at, barriers_at, semaphores_at.
+  /// numbers: rank, ranks, blocks, in_order, chunk_bytes, run_bytes, grain, runs, blocks_at, barriers_at, semaphores_at, proxy_at.
   LinkedProgram(const BytesIn& rows, const BytesIn& blocks, const BytesIn& walks, const BytesIn& ways, const BytesIn& groups, const Numbers& flag_sets,
                 const Numbers& spaces, const Numbers& numbers)
       : rows_(rows_of<device::plan::Row>(rows, "rows")), blocks_(rows_of<device::plan::Block>(blocks, "blocks")),
         walks_(rows_of<device::plan::Walk>(walks, "walks")), ways_(rows_of<device::Way>(ways, "ways")),
         groups_(rows_of<device::Multicast>(groups, "groups")), flag_sets_(flag_sets.data(), flag_sets.data() + flag_sets.shape(0)) {
-    if (numbers.shape(0) != 11) throw std::invalid_argument("numbers has another length");
+    if (numbers.shape(0) != 12) throw std::invalid_argument("numbers has another length");
     const std::uint64_t* n = numbers.data();
     program_.rank = static_cast<std::uint32_t>(n[0]);
     program_.ranks = static_cast<std::uint32_t>(n[1]);
     program_.blocks = static_cast<std::uint32_t>(n[2]);
     program_.in_order = n[3] != 0;
     program_.chunk_bytes = n[4], program_.run_bytes = n[5], program_.grain = n[6], program_.runs = static_cast<std::uint32_t>(n[7]);
-    program_.blocks_at = n[8], program_.barriers_at = n[9], program_.semaphores_at = n[10];
+    program_.blocks_at = n[8], program_.barriers_at = n[9], program_.semaphores_at = n[10], program_.proxy_at = n[11];
     if (program_.ranks > device::kMostRanks || program_.rank >= program_.ranks) throw std::invalid_argument("no such rank, or too many");
     if (spaces.shape(0) != std::size_t{program_.ranks} * device::kSpaces * 3) throw std::invalid_argument("spaces has another length");
     for (std::size_t i = 0; i < spaces.shape(0); i += 3) spaces_.push_back({nullptr, spaces.data()[i], spaces.data()[i + 1], spaces.data()[i + 2]});
     program_.rows = rows_.data(), program_.block_rows = blocks_.data(), program_.walks = walks_.data(), program_.ways = ways_.data();
+    program_.way_count = static_cast<std::uint32_t>(ways_.size());
     program_.groups = groups_.data(), program_.flag_sets = flag_sets_.data(), program_.spaces = spaces_.data();
   }
   LinkedProgram(const LinkedProgram&) = delete;

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from benchmarks.design.mutants import library_plans, mutants
-from benchmarks.design.one_sided import group_plan, one_sided_plan, packet_plan, sliced_plan
+from benchmarks.design.one_sided import group_plan, one_sided_plan, packet_plan, port_plan, sliced_plan
 from benchmarks.execute.plans import expected, inputs
 
 from busbw.collectives import plan_of
@@ -27,7 +27,15 @@ SAMPLE = [
     "binomial_reduce", "dissemination_barrier",
 ]  # fmt: skip
 """One of each way to lower: loops kept and written out, several blocks, scratch, a switch, roots. All of them: `python -m benchmarks execute --only X5`."""
-MANNERS = [one_sided_plan(2), one_sided_plan(3), packet_plan(), group_plan(3), sliced_plan()]
+MANNERS = [
+    one_sided_plan(2),
+    one_sided_plan(3),
+    packet_plan(),
+    group_plan(3),
+    sliced_plan(),
+    port_plan(2),
+    port_plan(3),
+]
 
 
 def with_protocol(plan: Plan, protocol: Protocol) -> Plan:
@@ -142,6 +150,15 @@ def test_packets_of_a_fifo_do_not_race():
         plan = with_protocol(plan_of(ring_all_reduce().bind(2)), protocol)
         found = simulate(plan, inputs(plan, 70, "float32"), seed=1, threads=2, launches=5)
         assert found.clean, (found.deadlock, found.races)
+
+
+def test_a_signal_through_another_port_overtakes_puts():
+    """Puts of one ring settle in any order, and a strong signal behind them; rings of two ports know nothing of each other."""
+    for strong in (True, False):
+        plan = port_plan(2, strong=strong)
+        assert verify_plan(plan).legal is strong
+        found = [simulate(plan, inputs(plan, 8, "float32"), seed=seed).clean for seed in range(20)]
+        assert all(found) is strong
 
 
 @pytest.mark.parametrize("order", [Order.RELAXED, Order.RELEASE])

@@ -46,6 +46,9 @@ WAY = np.dtype(
     ]
 )
 """program.hpp, Way."""
+_RING_HEAD_BYTES = 3 * _LINE  # network.hpp, Ring
+_RING_ORDERS = 64
+"""Orders that a port's ring holds; a block that posts more waits for the proxy. A guess: a line each."""
 _FIFO = (Op.SEND, Op.RECV, Op.RECV_COPY_SEND, Op.RECV_REDUCE_COPY, Op.RECV_REDUCE_SEND, Op.RECV_REDUCE_COPY_SEND)
 _PACKETS = (Op.PACK, Op.UNPACK, Op.PUT_PACKETS, Op.FORWARD_PACKETS, Op.REDUCE_PACKETS, Op.MULTICAST_PACKETS)
 _REACHES_PEERS = (
@@ -109,6 +112,7 @@ class LinkedPlan:
     blocks_at: int
     barriers_at: int
     semaphores_at: int
+    proxy_at: int
     wire_bytes: int
     reaches_peers: bool
     """Whether a rank touches the input or output of another, so that these must lie in memory that all map."""
@@ -119,6 +123,7 @@ class LinkedPlan:
             [
                 rank, self.plan.ranks, len(self.ranks[rank].plan.blocks), self.plan.blocks_in_order, self.chunk_bytes,
                 self.run_bytes, self.grain, self.runs, self.blocks_at, self.barriers_at, self.semaphores_at,
+                self.proxy_at,
             ], np.uint64,
         )  # fmt: skip
 
@@ -197,7 +202,7 @@ def link(plan: Plan, elements: Sequence[int], element_bytes: int, *, slot_bytes:
     )
     reaches = any(_reaches_peers(rank) for rank in ranks)
     return LinkedPlan(
-        plan, linked, tuple(spaces), in_place, chunk, run, grain, runs, layout.blocks_at, layout.barriers_at, layout.semaphores_at,
+        plan, linked, tuple(spaces), in_place, chunk, run, grain, runs, layout.blocks_at, layout.barriers_at, layout.semaphores_at, layout.proxy_at,
         layout.wire_bytes, reaches,
     )  # fmt: skip
 
@@ -325,14 +330,19 @@ class _Layout:
         self.semaphores_at = self.barriers_at + _LINE * barriers
         self._places: list[dict[tuple[int, ...], tuple[int, int, int]]] = []
         ends = []
-        begin = self.semaphores_at + 2 * _LINE * max(len(rank.semaphores) for rank in ranks)
+        self.proxy_at = self.semaphores_at + 2 * _LINE * max(len(rank.semaphores) for rank in ranks)
+        begin = self.proxy_at + 2 * _LINE
         for rank in ranks:
             at, places = begin, dict[tuple[int, ...], tuple[int, int, int]]()
             for key, slots, slot_bytes in self._connections(rank, message_bytes):
                 if key in places:
                     continue
                 places[key] = (at, at + _LINE, at + 2 * _LINE)
-                at += 2 * _LINE + (slots * slot_bytes if key[0] == ConnectionKind.FIFO_IN else 0)
+                room = {
+                    ConnectionKind.FIFO_IN: slots * slot_bytes,
+                    ConnectionKind.PORT: _RING_HEAD_BYTES + slots * slot_bytes,
+                }
+                at += 2 * _LINE + room.get(ConnectionKind(key[0]), 0)
             self._places.append(places)
             ends.append(at)
         self.wire_bytes = max(ends)
@@ -370,7 +380,7 @@ class _Layout:
                 )
             row["mine"], row["count_at"], row["their"] = mine[0], mine[1], theirs[0]
             row["slots"], row["slot_bytes"] = _slots(rank, connection, self._ranks, self._message_bytes)
-            row["slots_at"] = (mine if kind == ConnectionKind.FIFO_IN else theirs)[2]
+            row["slots_at"] = (theirs if kind == ConnectionKind.FIFO_OUT else mine)[2]
         return out
 
 
@@ -382,6 +392,8 @@ def _barriers_of(rank: RankPlan) -> Columns:
 def _slots(rank: RankPlan, connection: Any, ranks: tuple[RankPlan, ...], message_bytes: int) -> tuple[int, int]:
     """Slots of a FIFO, the fewer of what its ends say, and bytes of one."""
     kind, protocol = ConnectionKind(int(connection["kind"])), Protocol(int(connection["protocol"]))
+    if kind is ConnectionKind.PORT:
+        return _RING_ORDERS, _LINE
     if kind not in (ConnectionKind.FIFO_OUT, ConnectionKind.FIFO_IN):
         return 0, 0
     other = ConnectionKind.FIFO_IN if kind is ConnectionKind.FIFO_OUT else ConnectionKind.FIFO_OUT

@@ -2,8 +2,7 @@
 /// (`busbw.execution.linking`), the interpreter runs it.
 #pragma once
 
-#include "busbw/device/packet.hpp"
-#include "busbw/device/window.hpp"
+#include "busbw/device/network.hpp"
 #include "busbw/schedule/plan_columns.hpp"
 
 namespace busbw::device {
@@ -12,7 +11,8 @@ namespace plan = busbw::schedule;
 
 /// A row of the plan's connections, linked. Offsets are bytes in the wire window; "their" is in the peer's part of it, the others in this rank's.
 /// FIFO: the writer counts messages in `their` of the reader, the reader counts free slots in `their` of the writer; `slots_at` is at the reader.
-/// MEMORY and PORT: `their` counts the signals to the peer, `mine` those from it. SWITCH: `peer` is a row of the groups.
+/// MEMORY and PORT: `their` counts the signals to the peer, `mine` those from it; a PORT's orders go into the ring at `slots_at`, here, of `slots`. SWITCH:
+/// `peer` is a row of the groups.
 struct Way {
   plan::ConnectionKind kind;
   plan::Protocol protocol;
@@ -62,12 +62,15 @@ struct Program {
   std::uint64_t blocks_at;   ///< of each block two lines: runs ended; its flag
   std::uint64_t barriers_at; ///< of each barrier between blocks a line
   std::uint64_t semaphores_at;  ///< of each semaphore two lines: releases; taken
+  std::uint64_t proxy_at;    ///< two lines: blocks that ended, of all launches; launches that the proxy served
+  std::uint32_t way_count;
   std::uint64_t wait_ns;
 
   static constexpr std::uint64_t kLine = 64;
 
   BUSBW_DEVICE std::uint64_t& word(std::uint32_t of, std::uint64_t offset) const { return *reinterpret_cast<std::uint64_t*>(wire.base[of] + offset); }
   BUSBW_DEVICE Report& report() const { return *reinterpret_cast<Report*>(wire.base[rank]); }
+  BUSBW_DEVICE Ring ring(const Way& way) const { return {wire.base[rank] + way.slots_at, way.slots}; }
   BUSBW_DEVICE Deadline deadline() const { return Deadline(report(), wait_ns); }
 };
 

@@ -224,6 +224,8 @@ class World {
     });
   }
 
+  /// A number below count, for agents that may do things in any order.
+  std::uint32_t choose(std::uint32_t count) { return chooser_.choose(count); }
   /// How often this thread has asked: the same on all threads of a block that make the same calls.
   std::uint32_t next_call() { return fibers_[current_].calls++; }
 

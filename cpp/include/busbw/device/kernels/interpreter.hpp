@@ -68,11 +68,14 @@ class Interpreter {
 
   BUSBW_DEVICE WaitResult run() {
     first_run_ = weak_load(&own_line()[0]);
-    for (turn_ = 0; turn_ < p_.runs; ++turn_)
-      if (const WaitResult stop = run_once(); stop != kArrived) return stop;
+    WaitResult result = kArrived;
+    for (turn_ = 0; turn_ < p_.runs && result == kArrived; ++turn_) result = run_once();
     block_.sync();
-    if (block_.thread == 0) weak_store(&own_line()[0], first_run_ + p_.runs);
-    return kArrived;
+    if (block_.thread == 0) {
+      weak_store(&own_line()[0], first_run_ + p_.runs);
+      SystemAtomic<std::uint64_t>(p_.word(p_.rank, p_.proxy_at)).fetch_add(1, kRelaxed);  // all that it posted lies in rings
+    }
+    return result;
   }
 
  private:
@@ -90,6 +93,9 @@ class Interpreter {
     std::uint64_t first, last;
     std::uint32_t count;
     bool packets;
+  };
+  struct Where {
+    std::uint64_t offset, left;
   };
   /// A message in a slot.
   struct Slot {
@@ -260,15 +266,20 @@ class Interpreter {
   BUSBW_DEVICE bool straight(const Operand& one) const {
     return p_.runs == 1 && one.index % one.space->chunks_per_part + one.count <= one.space->chunks_per_part;
   }
-  /// Bytes from `byte` of the operand's chunk-th chunk on; as many as the part has, at most `bytes`.
-  BUSBW_DEVICE Stretch stretch(const Operand& one, std::uint64_t chunk, std::uint64_t byte, std::uint64_t bytes) const {
+  /// Where byte `byte` of the operand's chunk-th chunk lies in its space, and how much the part still has.
+  BUSBW_DEVICE Where where(const Operand& one, std::uint64_t chunk, std::uint64_t byte) const {
     const Space& space = *one.space;
     const std::uint64_t index = one.index + chunk;
+    const std::uint64_t half = space.half_bytes && run_number() / p_.runs % 2 ? space.half_bytes : 0;
+    if (one.packets) return {half + wire_offset(Form::ll, index * p_.chunk_bytes + byte), ~std::uint64_t{0}};
     const std::uint64_t within = index % space.chunks_per_part * p_.chunk_bytes + byte;
     const std::uint64_t left = space.part_bytes > within ? space.part_bytes - within : 0;
-    std::byte* const base = space.base + (space.half_bytes && run_number() / p_.runs % 2 ? space.half_bytes : 0);
-    if (one.packets) return {base + wire_offset(Form::ll, index * p_.chunk_bytes + byte), bytes, Form::ll, static_cast<std::uint32_t>(run_number() + 1)};
-    return {base + index / space.chunks_per_part * space.part_bytes + (left ? within : space.part_bytes), left < bytes ? left : bytes, Form::plain, 0};
+    return {half + index / space.chunks_per_part * space.part_bytes + (left ? within : space.part_bytes), left};
+  }
+  BUSBW_DEVICE Stretch stretch(const Operand& one, std::uint64_t chunk, std::uint64_t byte, std::uint64_t bytes) const {
+    const Where place = where(one, chunk, byte);
+    if (one.packets) return {one.space->base + place.offset, bytes, Form::ll, static_cast<std::uint32_t>(run_number() + 1)};
+    return {one.space->base + place.offset, place.left < bytes ? place.left : bytes, Form::plain, 0};
   }
   BUSBW_DEVICE static Stretch stretch_of_slot(const Slot& slot, std::uint64_t byte, std::uint64_t bytes) {
     return {slot.at + wire_offset(slot.form, byte), bytes, slot.form, static_cast<std::uint32_t>(slot.number + 1)};
@@ -363,19 +374,36 @@ class Interpreter {
       const Row& row = operand_row(first, i);
       const Operand src = first.op == Op::kGet ? remote(row, true) : local(row, true, from_packets || raw);
       const Operand dst = to_peer ? remote(row, false, to_packets) : local(row, false, to_packets);
+      if (to_peer && way_of(row).kind == plan::ConnectionKind::kPort && (raw || !to_packets)) {
+        post_put(way_of(row), src, dst);
+        continue;
+      }
       const WaitResult mine = each_piece(src, straight(src) && straight(dst), [&](std::uint64_t chunk, std::uint64_t byte, std::uint64_t bytes, std::uint64_t) {
-        Stretch source = stretch(src, chunk, byte, bytes), target = stretch(dst, chunk, byte, bytes);
-        if (raw) {  // bytes that are packets already
-          source = {source.at, wire_bytes(Form::ll, bytes), Form::plain, 0};
-          target = {target.at, wire_bytes(Form::ll, bytes), Form::plain, 0};
-          bytes = source.valid;
-        }
+        const Stretch source = stretch(src, chunk, byte, bytes), target = stretch(dst, chunk, byte, bytes);
         return detail::combine(p_, block_, reducer_, op_, &target, 1, &source, 1, bytes, peer_of(row));
       });
       if (mine != kArrived) stopped_ = mine;
     }
     return from_packets ? waited() : kArrived;
   }
+  /// Leaves the put to the proxy, piece by piece. Packets go as the bytes that they are.
+  BUSBW_DEVICE void post_put(const Way& way, const Operand& src, const Operand& dst) {
+    if (block_.thread != 0) return;
+    each_piece(src, straight(src) && straight(dst), [&](std::uint64_t chunk, std::uint64_t byte, std::uint64_t bytes, std::uint64_t) {
+      const Where from = where(src, chunk, byte), to = where(dst, chunk, byte);
+      std::uint64_t count = src.packets ? wire_bytes(Form::ll, bytes) : bytes;
+      if (from.left < count) count = from.left;
+      if (to.left < count) count = to.left;
+      if (count > 0 && stopped_ == kArrived)
+        stopped_ = port_of(way).post({0, src.packets ? OrderKind::put_packets : OrderKind::put, static_cast<std::uint32_t>(way.peer), window_of(src), window_of(dst),
+                                      from.offset, to.offset, count, 0},
+                                     p_.deadline());
+      return kArrived;
+    });
+  }
+  BUSBW_DEVICE Port port_of(const Way& way) const { return {p_.ring(way), block_.block, static_cast<std::uint32_t>(way.peer)}; }
+  BUSBW_DEVICE std::uint32_t window_of(const Operand& one) const { return static_cast<std::uint32_t>(one.space - p_.spaces) % kSpaces; }
+
   BUSBW_DEVICE std::uint32_t peer_of(const Row& row) const { return row.via < 0 ? p_.rank : static_cast<std::uint32_t>(way_of(row).peer); }
 
   BUSBW_DEVICE WaitResult reduce(const Row& first, bool packets) {
@@ -480,11 +508,15 @@ class Interpreter {
 
   // Signals
 
-  BUSBW_DEVICE void signal(const Row& first, Order order) const {
+  /// Through a port: behind all puts that it was given before.
+  BUSBW_DEVICE void signal(const Row& first, Order order) {
     if (block_.thread != 0) return;
-    for (std::uint32_t i = 0; i <= first.more; ++i) {
+    for (std::uint32_t i = 0; i <= first.more && stopped_ == kArrived; ++i) {
       const Way& way = way_of(operand_row(first, i));
-      SystemAtomic<std::uint64_t>(p_.word(static_cast<std::uint32_t>(way.peer), way.their)).fetch_add(1, way.kind == plan::ConnectionKind::kPort ? kRelease : order);
+      if (way.kind == plan::ConnectionKind::kPort)
+        stopped_ = port_of(way).signal(way.their, p_.deadline());
+      else
+        SystemAtomic<std::uint64_t>(p_.word(static_cast<std::uint32_t>(way.peer), way.their)).fetch_add(1, order);
     }
   }
 
@@ -505,7 +537,13 @@ class Interpreter {
     if (stopped_ == kArrived) weak_store(&p_.word(p_.rank, taken), number);
   }
 
-  BUSBW_DEVICE WaitResult flush(const Row&) { return kArrived; }
+  /// Puts into mapped memory have left when they are stored; a port's when its proxy says so.
+  BUSBW_DEVICE WaitResult flush(const Row& first) {
+    if (block_.thread == 0)
+      for (std::uint32_t i = 0; i <= first.more && stopped_ == kArrived; ++i)
+        if (const Way& way = way_of(operand_row(first, i)); way.kind == plan::ConnectionKind::kPort) stopped_ = port_of(way).flush(p_.deadline());
+    return waited();
+  }
 
   BUSBW_DEVICE WaitResult release(const Row& first) {
     in_order();
