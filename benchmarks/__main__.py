@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks import design, execute, explain, measure, predict, simulate
-from benchmarks.rows import Benchmark, Options, Row, print_table
+from benchmarks.rows import NO_TOOLCHAIN, Benchmark, Options, Row, print_table
 from benchmarks.rows import measure as measured
 
 GROUPS = {
@@ -66,7 +66,9 @@ def _chosen(benchmarks: Sequence[Benchmark], wanted: set[str]) -> list[Benchmark
 
 
 def _is_well(row: Row) -> bool:
-    return row.value is not None and row.holds is not False
+    if row.value is None:
+        return (row.reason or "").startswith(NO_TOOLCHAIN)
+    return row.holds is not False
 
 
 if __name__ == "__main__":
