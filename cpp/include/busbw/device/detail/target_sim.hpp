@@ -43,11 +43,15 @@ void for_each_of_thread(std::size_t count, std::uint32_t thread, std::uint32_t t
   for (std::size_t i = count * thread / threads; i < last; ++i) body(i);
 }
 
+inline constexpr bool kMovesRuns = false;
+
 class BlockBarrier {
  public:
   explicit BlockBarrier(std::uint32_t) {}
   void sync() { sim::world->block_barrier(); }
 };
+
+inline void prefetch(const void*) {}
 
 inline void spin_pause(std::uint32_t) { sim::world->spin(); }
 
