@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from busbw.collectives.collective import DTYPE_BYTES as REDUCED_BYTES
 from busbw.collectives.collective import OPERATIONS as ALL_OPERATIONS
-from busbw.execution.communicator import GaveUpError
+from busbw.execution.communicator import PRIMITIVES, GaveUpError
 from busbw.execution.cuda_compiler import Compiler, CubinCache, find_compiler
 from busbw.execution.cuda_driver import CudaError, CudaUnavailableError, Device, Driver, open_driver
 from busbw.execution.cuda_kernels import (
@@ -59,9 +59,6 @@ OLDEST_ARCHITECTURE = 70
 """The memory model of PTX begins there (PTX ISA, "Memory Consistency Model")."""
 DTYPE_BYTES = {**REDUCED_BYTES, "uint16": 2}
 """Of what can be moved."""
-_PRIMITIVES = (
-    "nothing", "a signal", "a barrier", "a packet", "a channel", "a slot", "a flag", "a flush",
-)  # of wait.hpp, Primitive  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -584,7 +581,7 @@ class CudaCommunicator:
         if self._failed:
             raise GaveUpError(f"rank {self.rank} of {self.name} had given up before; make a new communicator")
         self._failed = True
-        what = _PRIMITIVES[primitive] if primitive < len(_PRIMITIVES) else "something"
+        what = PRIMITIVES[primitive] if primitive < len(PRIMITIVES) else "something"
         raise GaveUpError(
             f"rank {self.rank} of {self.name} waited {self._wait_s:g} s for {what} of rank {peer} (block {block}): number {expected} was due, "
             f"{seen} had come. See that rank's log: it has died, is busy, or called something else."
