@@ -11,6 +11,7 @@ import typer
 from busbw.cli.console import Page, given_path, note, print_json
 from busbw.cli.plans import SCHEDULE, write_as
 from busbw.cli.predictions import pairs_of, sizes_of, three, time_us
+from busbw.errors import InputError
 
 if TYPE_CHECKING:
     from busbw.synthesis import Candidate, Design
@@ -127,7 +128,7 @@ def design(  # noqa: PLR0917 - an option each
     if out is None and (to or target):
         raise typer.BadParameter("--to and --target say how --out is written; give --out FILE.")
     if out is not None:
-        what, text = _written(best, out, to, target, size, found.gpus_per_domain)
+        best, what, text = _written(result, out, to, target, size, found.gpus_per_domain)
         out.write_text(text, encoding="utf-8")
         note(f"{what}: {out}")
     if draw is not None:
@@ -143,16 +144,34 @@ def design(  # noqa: PLR0917 - an option each
 
 
 def _written(  # noqa: PLR0917 - an option each
-    best: Candidate, out: Path, to: str | None, target: str | None, size: str, per_node: int
-) -> tuple[str, str]:
-    """What the file holds, and its text: the schedule with its sizes fixed, or a plan of it."""
+    result: Design, out: Path, to: str | None, target: str | None, size: str, per_node: int
+) -> tuple[Candidate, str, str]:
+    """The best schedule that the file can hold, what the file holds, and its text: the schedule with its sizes fixed, or a plan of it."""
     from busbw.collectives.exchange import plan_file_of  # noqa: PLC0415 - loads numpy
     from busbw.collectives.schedule_json import to_json  # noqa: PLC0415
 
+    best = result.candidates[0]
     bound = best.bind()
     if to == SCHEDULE or (to is None and target is None and out.suffix == ".json"):
-        return "schedule", to_json(replace(bound.schedule, fixed=bound.sizes, params=bound.params)) + "\n"
-    return "plan", write_as(plan_file_of(bound, bound.schedule.name), str(out), to, target, size, per_node)
+        return best, "schedule", to_json(replace(bound.schedule, fixed=bound.sizes, params=bound.params)) + "\n"
+    first: InputError | None = None
+    for candidate in result.candidates[:_SHOWN]:
+        bound = candidate.bind()
+        try:
+            text = write_as(plan_file_of(bound, bound.schedule.name), str(out), to, target, size, per_node)
+        except InputError as error:
+            note(f"{candidate.name} is not written: {_short(error)}")
+            first = first or error
+            continue
+        if candidate is not best:
+            note(f"{candidate.name} is written: {candidate.time_s / best.time_s:.2f} times as long as {best.name}")
+        return candidate, "plan", text
+    raise first or InputError(f"{out}: no candidate can be written")
+
+
+def _short(error: InputError) -> str:
+    """The first two lines of an error."""
+    return " ".join(line.strip() for line in str(error).splitlines()[:2])
 
 
 def _print(result: Design, cluster: str, nodes: int, objective: str) -> None:
