@@ -64,8 +64,29 @@ def _seeds(options: Options) -> Measured:
     return Measured([1, 0, int(told[0][0]) / took_s], note=f"{told[0][2]} schedules")
 
 
+def _machine_code(options: Options) -> Measured:
+    """X10: with --smoke one compiler, one architecture, one type, and no vendors' headers."""
+    from benchmarks.execute.sass import compile_beside_vendors, examine
+
+    reports, notes = examine(options.smoke)
+    wrong = [
+        f"{one.compiler} sm_{one.architecture} {one.entry.symbol}: {text}" for one in reports for text in one.wrong
+    ]
+    if not options.smoke:
+        try:
+            beside = compile_beside_vendors()
+        except NotMeasurableError as error:
+            notes.append(f"NCCL's and NVSHMEM's headers not compiled: {error}")
+        else:
+            notes.append("NCCL's and NVSHMEM's headers compile beside")
+            wrong += [f"beside NCCL and NVSHMEM: {beside}"] if beside else []
+    made = sorted({f"{one.compiler} sm_{one.architecture}" for one in reports})
+    return Measured(len(wrong), note="; ".join([f"{len(reports)} kernels: {', '.join(made)}", *wrong[:5], *notes]))
+
+
 BENCHMARKS = (
     Benchmark("X5", "plan interpreter over the hand-written all_reduce, time, 64 KiB and more", "", ("<=", (1.15,)), _interpreted, sized=True),
     Benchmark("X7", "weakenings of the device headers that the simulated memory does not notice", "", ("==", (0.0,)), _weakened),
     Benchmark("X8", "all seeds of all kernels right; false alarms; primitives a second", "; ; 1/s", ("==;==;>=", (1.0, 0.0, 0.5e6)), _seeds, sized=True),
+    Benchmark("X10", "kernels whose machine code has local memory, narrow accesses, a poll that drops the cache, or a wrong fence; or that do not compile", "", ("==", (0.0,)), _machine_code),
 )  # fmt: skip

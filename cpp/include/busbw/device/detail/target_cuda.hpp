@@ -5,6 +5,10 @@
 
 #if defined(__CUDACC_RTC__)
 namespace std {  // NVRTC has no standard headers
+using uint8_t = unsigned char;
+using int8_t = signed char;
+using uint16_t = unsigned short;
+using int16_t = short;
 using uint32_t = unsigned int;
 using int32_t = int;
 using uint64_t = unsigned long long;
@@ -13,6 +17,7 @@ using size_t = decltype(sizeof(0));
 using uintptr_t = unsigned long long;
 enum class byte : unsigned char {};
 }  // namespace std
+#define __builtin_memcpy memcpy  // NVRTC knows it by this name alone
 #else
 #include <cstddef>
 #include <cstdint>
@@ -179,6 +184,19 @@ BUSBW_DEVICE void for_each_of_thread(std::size_t count, std::uint32_t thread, st
 }
 
 BUSBW_DEVICE void spin_pause(std::uint32_t) {}
+
+/// IEEE half precision; computed with in float and rounded to the nearest even, as `_Float16` is on a CPU without instructions for it.
+struct Float16 {
+  std::uint16_t bits;
+
+  Float16() = default;
+  BUSBW_DEVICE explicit Float16(float value) { asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value)); }
+  BUSBW_DEVICE operator float() const {
+    float value;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
+    return value;
+  }
+};
 
 struct Clock {
   BUSBW_DEVICE static std::uint64_t now_ns() {
