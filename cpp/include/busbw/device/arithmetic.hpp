@@ -23,7 +23,7 @@ struct Arithmetic {
   static constexpr std::size_t kElementBytes = sizeof(T);
 
   /// dst = op over sources, in their order. bytes: whole elements. All threads of the block call. Order: weak.
-  BUSBW_DEVICE void reduce(const Block& block, std::byte* dst, std::byte* const* sources, std::uint32_t count, std::size_t bytes, ReduceOp op) const {
+  BUSBW_DEVICE_CALL void reduce(const Block& block, std::byte* dst, std::byte* const* sources, std::uint32_t count, std::size_t bytes, ReduceOp op) const {
     with_reduction(op, [&](auto reduction) {
       const auto source = [&](std::uint32_t k) { return reinterpret_cast<const T*>(sources[k]); };
       device::reduce(block, reinterpret_cast<T*>(dst), source, count, bytes / sizeof(T), reduction);
@@ -31,7 +31,7 @@ struct Arithmetic {
   }
 
   /// op of the elements of two words.
-  BUSBW_DEVICE std::uint64_t words(std::uint64_t a, std::uint64_t b, ReduceOp op) const {
+  BUSBW_DEVICE_CALL std::uint64_t words(std::uint64_t a, std::uint64_t b, ReduceOp op) const {
     return with_reduction(op, [&](auto reduction) {
       T x[8 / sizeof(T)], y[8 / sizeof(T)];
       __builtin_memcpy(x, &a, sizeof a);

@@ -61,7 +61,7 @@ BUSBW_DEVICE void store_word(std::byte* p, std::uint64_t word, std::size_t bytes
 BUSBW_DEVICE std::uint64_t flagged(std::uint32_t data, std::uint32_t flag) { return static_cast<std::uint64_t>(flag) << 32 | data; }
 
 /// Words first .. first + count - 1 of a stretch; count is 1, or a whole line where there are LL128 packets. Packets are waited for.
-BUSBW_DEVICE WaitResult load_words(const Stretch& from, std::size_t first, std::size_t count, std::uint64_t* words, Deadline deadline,
+BUSBW_DEVICE_CALL WaitResult load_words(const Stretch& from, std::size_t first, std::size_t count, std::uint64_t* words, Deadline deadline,
                                    std::uint32_t block, std::uint32_t peer) {
   if (from.form == Form::plain) {
     for (std::size_t i = 0; i < count; ++i) {
@@ -91,7 +91,7 @@ BUSBW_DEVICE WaitResult load_words(const Stretch& from, std::size_t first, std::
   return kArrived;
 }
 
-BUSBW_DEVICE void store_words(const Stretch& to, std::size_t first, std::size_t count, const std::uint64_t* words) {
+BUSBW_DEVICE_CALL void store_words(const Stretch& to, std::size_t first, std::size_t count, const std::uint64_t* words) {
   if (to.form == Form::plain) {
     for (std::size_t i = 0; i < count; ++i) {
       const std::size_t byte = (first + i) * kWordBytes;

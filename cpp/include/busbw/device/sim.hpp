@@ -175,6 +175,7 @@ class World {
     const Message& message = history.messages[history.messages.size() - 1 - back];
     history.seen[current_] = history.first + history.messages.size() - 1 - back;
     if (message.started) join(me.clock, *message.started);
+    join(me.taken, message.taken);
     if (order == Order::acquire) join(me.clock, message.released);
     return static_cast<T>(message.value);
   }
@@ -215,11 +216,14 @@ class World {
   void packet_taken(const void* p, std::size_t bytes) {
     each_cell(p, bytes, [&](std::size_t cell) { reads_[cell * fibers_.size() + current_] = fibers_[current_].clock[current_]; });
   }
-  /// A packet is stored: whoever took the one before must have told this thread. Its words are atomic, so this is no race, but a packet lost.
+  /// A packet is stored: whoever took the one before must have told this thread. Its words are atomic, so this is no race, but a packet lost. Packets
+  /// themselves tell what their sender had taken: a store that depends on a load does not overtake it, on a GPU or a CPU. Of other memory they tell nothing.
   void packet_overwritten(const void* p, std::size_t bytes) {
+    packets_ = true;
+    const Fiber& me = fibers_[current_];
     each_cell(p, bytes, [&](std::size_t cell) {
       for (std::size_t i = 0; i < fibers_.size(); ++i)
-        if (i != current_ && reads_[cell * fibers_.size() + i] > fibers_[current_].clock[i])
+        if (i != current_ && reads_[cell * fibers_.size() + i] > me.clock[i] && (i >= me.taken.size() || reads_[cell * fibers_.size() + i] > me.taken[i]))
           race(cell, static_cast<std::uint32_t>(i), "a packet that is stored while another may still be taken from it", true);
     });
   }
@@ -279,6 +283,7 @@ class World {
     Place place;
     VectorClock clock;
     std::shared_ptr<const VectorClock> started;  ///< what was before its launch
+    VectorClock taken;     ///< of packets: as `clock`, by dependencies too
     State state = State::ended;
     const char* at = nullptr;
     std::uint32_t looks = 0;
@@ -291,6 +296,7 @@ class World {
     std::uint32_t writer = 0, epoch = 0;
     VectorClock released;  ///< empty: relaxed
     std::shared_ptr<const VectorClock> started;
+    VectorClock taken;     ///< once there are packets: what the writer knew others to have taken, its own time included
   };
   struct History {
     std::vector<Message> messages;
@@ -300,7 +306,7 @@ class World {
   struct Barrier {
     std::uint32_t arrived = 0;
     bool any = false;
-    VectorClock gathered;
+    VectorClock gathered, taken;
   };
   struct Epoch {
     std::uint32_t writer = 0, clock = 0;  ///< clock 0: never written in a run
@@ -310,6 +316,7 @@ class World {
     ++result_.primitives;
     Fiber& me = fibers_[current_];
     join(barrier.gathered, me.clock);
+    join(barrier.taken, me.taken);
     if (++barrier.arrived < count) {
       me.state = State::in_barrier;
       yield();
@@ -317,6 +324,7 @@ class World {
     }
     for (std::size_t i = first; i < first + count; ++i) {
       fibers_[i].clock = barrier.gathered;
+      fibers_[i].taken = barrier.taken;
       fibers_[i].any = barrier.any;
       tick(i);
       fibers_[i].state = State::runnable;
@@ -435,7 +443,7 @@ class World {
   History& history_of(const T* address, T now) {
     History& history = histories_[address];
     if (history.messages.empty()) {
-      history.messages.push_back({static_cast<std::uint64_t>(now), 0, 0, {}, nullptr});
+      history.messages.push_back({static_cast<std::uint64_t>(now), 0, 0, {}, nullptr, {}});
       history.seen.assign(fibers_.size(), 0);
     }
     return history;
@@ -443,7 +451,11 @@ class World {
 
   void append(History& history, std::uint64_t value, VectorClock released) {
     Fiber& me = fibers_[current_];
-    history.messages.push_back({value, static_cast<std::uint32_t>(current_), me.clock[current_], std::move(released), me.started});
+    history.messages.push_back({value, static_cast<std::uint32_t>(current_), me.clock[current_], std::move(released), me.started, {}});
+    if (packets_) {
+      history.messages.back().taken = me.taken;
+      join(history.messages.back().taken, me.clock);
+    }
     tick(current_);
     history.seen[current_] = history.first + history.messages.size() - 1;
     if (history.messages.size() > kMostMessages) {
@@ -506,6 +518,7 @@ class World {
   std::size_t current_ = 0;
   std::size_t live_ = 0;
   std::uint64_t idle_ = 0;
+  bool packets_ = false;
   Result result_;
 };
 

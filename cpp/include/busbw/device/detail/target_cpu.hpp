@@ -17,6 +17,7 @@
 #include "busbw/device/order.hpp"
 
 #define BUSBW_DEVICE inline
+#define BUSBW_DEVICE_CALL inline
 
 namespace busbw::device {
 
@@ -28,6 +29,7 @@ constexpr std::memory_order std_order(Order order) {
 
 /// Nothing stands between two calls of a kernel here.
 inline constexpr bool kLaunchIsFence = false;
+inline constexpr bool kHasMultimem = false;
 
 template <class T>
 class SystemAtomic {

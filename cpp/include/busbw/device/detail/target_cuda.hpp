@@ -26,6 +26,7 @@ enum class byte : unsigned char {};
 #include "busbw/device/order.hpp"
 
 #define BUSBW_DEVICE __device__ __forceinline__
+#define BUSBW_DEVICE_CALL __device__ __noinline__
 
 namespace busbw::device {
 
@@ -96,6 +97,29 @@ BUSBW_DEVICE unsigned long long fetch_add(unsigned long long* p, unsigned long l
 
 /// What came before a launch on its stream is visible to it at system scope.
 inline constexpr bool kLaunchIsFence = true;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+inline constexpr bool kHasMultimem = true;
+
+/// The sum over the ranks of a multicast address's group of 16 bytes: 4 floats; 8 bfloat16, added in float.
+BUSBW_DEVICE void multimem_load_sum_f32(const void* p, std::uint32_t (&word)[4]) {
+  asm volatile("multimem.ld_reduce.relaxed.sys.global.add.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(word[0]), "=r"(word[1]), "=r"(word[2]), "=r"(word[3])
+               : "l"(p)
+               : "memory");
+}
+BUSBW_DEVICE void multimem_load_sum_bf16(const void* p, std::uint32_t (&word)[4]) {
+  asm volatile("multimem.ld_reduce.relaxed.sys.global.add.acc::f32.v4.bf16x2 {%0, %1, %2, %3}, [%4];"
+               : "=r"(word[0]), "=r"(word[1]), "=r"(word[2]), "=r"(word[3])
+               : "l"(p)
+               : "memory");
+}
+/// 16 bytes at every rank of the group.
+BUSBW_DEVICE void multimem_store_16(void* p, const std::uint32_t (&word)[4]) {
+  asm volatile("multimem.st.relaxed.sys.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(word[0]), "r"(word[1]), "r"(word[2]), "r"(word[3]) : "memory");
+}
+#else
+inline constexpr bool kHasMultimem = false;
+#endif
 
 template <class T>
 class SystemAtomic {

@@ -8,11 +8,13 @@
 #include "busbw/device/sim.hpp"
 
 #define BUSBW_DEVICE inline
+#define BUSBW_DEVICE_CALL inline
 
 namespace busbw::device {
 
 /// Where sim::Options say so.
 inline constexpr bool kLaunchIsFence = true;
+inline constexpr bool kHasMultimem = false;
 
 template <class T>
 class SystemAtomic {

@@ -18,7 +18,7 @@ inline constexpr std::uint32_t kMostSources = 16;  ///< that one pass reduces; m
 
 /// targets = op over sources. bytes: of the longest. Plain memory by vectors, packets word by word. All threads of the block call.
 template <class Reducer>
-BUSBW_DEVICE WaitResult combine(const Program& program, const Block& block, const Reducer& reducer, ReduceOp op, const Stretch* targets,
+BUSBW_DEVICE_CALL WaitResult combine(const Program& program, const Block& block, const Reducer& reducer, ReduceOp op, const Stretch* targets,
                                 std::uint32_t target_count, const Stretch* sources, std::uint32_t source_count, std::size_t bytes, std::uint32_t peer) {
   bool packets = false, lines = false;
   std::size_t valid = bytes;
@@ -107,7 +107,7 @@ class Interpreter {
   BUSBW_DEVICE std::uint64_t* own_line() const { return &p_.word(p_.rank, p_.blocks_at + block_.block * 2 * Program::kLine); }
   BUSBW_DEVICE std::uint64_t run_number() const { return first_run_ + turn_; }
 
-  BUSBW_DEVICE WaitResult run_once() {
+  BUSBW_DEVICE_CALL WaitResult run_once() {
     const plan::Block rows = p_.block_rows[block_.block];
     depth_ = 0;
     sets_ = 0;
@@ -143,8 +143,7 @@ class Interpreter {
 
   /// All threads get the same answer: kArrived, or that one of them gave up. A meeting of the block's threads.
   BUSBW_DEVICE WaitResult agreed() {
-    if (!block_.barrier->sync_or(stopped_ != kArrived)) return kArrived;
-    return stopped_ != kArrived ? stopped_ : kAborted;
+    return block_.agreed(stopped_);
   }
   /// Between rows of a block whose rows are in order.
   BUSBW_DEVICE void in_order() const {
@@ -230,7 +229,7 @@ class Interpreter {
     }
   }
 
-  BUSBW_DEVICE Operand operand(const Row& row, bool src, std::uint32_t owner, bool packets = false) const {
+  BUSBW_DEVICE_CALL Operand operand(const Row& row, bool src, std::uint32_t owner, bool packets = false) const {
     const plan::Buffer buffer = src ? row.src_buffer : row.dst_buffer;
     std::int64_t index = src ? row.src : row.dst;
     Operand out{&p_.spaces[owner * kSpaces + (packets ? kPacketSpace : static_cast<std::uint32_t>(buffer))], 0, 0,
@@ -310,7 +309,7 @@ class Interpreter {
     return {p_.wire.base[at_rank] + way.slots_at + number % way.slots * way.slot_bytes, number, form_of(way.protocol)};
   }
 
-  BUSBW_DEVICE WaitResult through_fifo(const Row& row) {
+  BUSBW_DEVICE_CALL WaitResult through_fifo(const Row& row) {
     const bool receives = row.op != Op::kSend;
     const bool sends = row.op != Op::kRecv && row.op != Op::kRecvReduceCopy;
     const bool reads = row.op == Op::kSend || row.op == Op::kRecvReduceCopy || row.op == Op::kRecvReduceSend || row.op == Op::kRecvReduceCopySend;
@@ -363,7 +362,7 @@ class Interpreter {
 
   // Memory
 
-  BUSBW_DEVICE WaitResult each_pair(const Row& first) {
+  BUSBW_DEVICE_CALL WaitResult each_pair(const Row& first) {
     in_order();
     const bool to_peer = first.op == Op::kPut || first.op == Op::kPutSignal || first.op == Op::kPutSignalFlush || first.op == Op::kPutPackets ||
                          first.op == Op::kForwardPackets;
@@ -387,7 +386,7 @@ class Interpreter {
     return from_packets ? waited() : kArrived;
   }
   /// Leaves the put to the proxy, piece by piece. Packets go as the bytes that they are.
-  BUSBW_DEVICE void post_put(const Way& way, const Operand& src, const Operand& dst) {
+  BUSBW_DEVICE_CALL void post_put(const Way& way, const Operand& src, const Operand& dst) {
     if (block_.thread != 0) return;
     each_piece(src, straight(src) && straight(dst), [&](std::uint64_t chunk, std::uint64_t byte, std::uint64_t bytes, std::uint64_t) {
       const Where from = where(src, chunk, byte), to = where(dst, chunk, byte);
@@ -406,7 +405,7 @@ class Interpreter {
 
   BUSBW_DEVICE std::uint32_t peer_of(const Row& row) const { return row.via < 0 ? p_.rank : static_cast<std::uint32_t>(way_of(row).peer); }
 
-  BUSBW_DEVICE WaitResult reduce(const Row& first, bool packets) {
+  BUSBW_DEVICE_CALL WaitResult reduce(const Row& first, bool packets) {
     in_order();
     const Operand base = local(first, true), into = local(first, false);
     bool whole = straight(base) && straight(into);
@@ -453,7 +452,7 @@ class Interpreter {
 
   // Through a switch, or what stands for one: everyone's memory in turn
 
-  BUSBW_DEVICE WaitResult multicast(const Row& first) {
+  BUSBW_DEVICE_CALL WaitResult multicast(const Row& first) {
     in_order();
     const bool packets = first.op == Op::kMulticastPackets;
     for (std::uint32_t i = 0; i <= first.more; ++i) {
@@ -470,7 +469,7 @@ class Interpreter {
     return kArrived;
   }
 
-  BUSBW_DEVICE WaitResult group_reduce(const Row& first) {
+  BUSBW_DEVICE_CALL WaitResult group_reduce(const Row& first) {
     in_order();
     const ReduceOp op = reduction_of(first);
     const bool spreads = first.op == Op::kGroupReduceMulticast;
@@ -509,7 +508,7 @@ class Interpreter {
   // Signals
 
   /// Through a port: behind all puts that it was given before.
-  BUSBW_DEVICE void signal(const Row& first, Order order) {
+  BUSBW_DEVICE_CALL void signal(const Row& first, Order order) {
     if (block_.thread != 0) return;
     for (std::uint32_t i = 0; i <= first.more && stopped_ == kArrived; ++i) {
       const Way& way = way_of(operand_row(first, i));
@@ -520,7 +519,7 @@ class Interpreter {
     }
   }
 
-  BUSBW_DEVICE WaitResult wait(const Row& first) {
+  BUSBW_DEVICE_CALL WaitResult wait(const Row& first) {
     if (block_.thread == 0)
       for (std::uint32_t i = 0; i <= first.more && stopped_ == kArrived; ++i) {
         const Way& way = way_of(operand_row(first, i));
@@ -538,21 +537,21 @@ class Interpreter {
   }
 
   /// Puts into mapped memory have left when they are stored; a port's when its proxy says so.
-  BUSBW_DEVICE WaitResult flush(const Row& first) {
+  BUSBW_DEVICE_CALL WaitResult flush(const Row& first) {
     if (block_.thread == 0)
       for (std::uint32_t i = 0; i <= first.more && stopped_ == kArrived; ++i)
         if (const Way& way = way_of(operand_row(first, i)); way.kind == plan::ConnectionKind::kPort) stopped_ = port_of(way).flush(p_.deadline());
     return waited();
   }
 
-  BUSBW_DEVICE WaitResult release(const Row& first) {
+  BUSBW_DEVICE_CALL WaitResult release(const Row& first) {
     in_order();
     if (block_.thread == 0)
       for (std::uint32_t i = 0; i <= first.more; ++i)
         SystemAtomic<std::uint64_t>(p_.word(p_.rank, semaphore_at(operand_row(first, i)))).fetch_add(1, order_of(first, kRelease));
     return kArrived;
   }
-  BUSBW_DEVICE WaitResult acquire(const Row& first) {
+  BUSBW_DEVICE_CALL WaitResult acquire(const Row& first) {
     if (block_.thread == 0)
       for (std::uint32_t i = 0; i <= first.more && stopped_ == kArrived; ++i) {
         const std::uint64_t at = semaphore_at(operand_row(first, i));
@@ -562,7 +561,7 @@ class Interpreter {
   }
   BUSBW_DEVICE std::uint64_t semaphore_at(const Row& row) const { return p_.semaphores_at + static_cast<std::uint64_t>(via(row)) * 2 * Program::kLine; }
 
-  BUSBW_DEVICE WaitResult wait_flag(const Row& row) {
+  BUSBW_DEVICE_CALL WaitResult wait_flag(const Row& row) {
     const std::int64_t times = row.walk ? moved(row.src, walk_of(row).src_step, 0, 0) : row.src;
     if (block_.thread == 0 && stopped_ == kArrived) {
       const auto other = static_cast<std::uint64_t>(row.via);
@@ -574,7 +573,7 @@ class Interpreter {
   }
 
   /// Of blocks: each adds one, and all wait until as many have come as meet. A block comes again only after all have.
-  BUSBW_DEVICE WaitResult barrier(const Row& row) {
+  BUSBW_DEVICE_CALL WaitResult barrier(const Row& row) {
     if (const WaitResult stop = agreed(); stop != kArrived) return stop;
     if (block_.thread == 0) {
       std::uint64_t& word = p_.word(p_.rank, p_.barriers_at + static_cast<std::uint64_t>(row.via) * Program::kLine);
