@@ -23,6 +23,20 @@ def _compiler() -> str:
     return found
 
 
+def _interpreted(options: Options) -> Measured:
+    """X5: the worst size. Both move the same bytes through shared memory, in place, on private arrays."""
+    from benchmarks.execute.interpreter import ratios, wrong_plans
+
+    times = ratios(
+        3 if options.smoke else 25, (64 << 10,) if options.smoke else (64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20)
+    )
+    done, wrong = wrong_plans(2 if options.smoke else 4)
+    each = ", ".join(f"{size >> 10} KiB {a / b:.2f}" for size, (a, b) in times.items())
+    if wrong:
+        return Measured(None, note=f"{len(wrong)} of {done} runs of library plans are wrong: {wrong[0]}")
+    return Measured(max(a / b for a, b in times.values()), note=f"{each}; {done} runs of library plans right")
+
+
 def _weakened(options: Options) -> Measured:
     """X7: with --smoke the first few weakenings only."""
     from benchmarks.execute.weakening import try_all
@@ -71,6 +85,7 @@ def _machine_code(options: Options) -> Measured:
 
 
 BENCHMARKS = (
+    Benchmark("X5", "plan interpreter over the hand-written all_reduce, time, 64 KiB and more", "", ("<=", (1.15,)), _interpreted, sized=True),
     Benchmark("X7", "weakenings of the device headers that the simulated memory does not notice", "", ("==", (0.0,)), _weakened),
     Benchmark("X8", "all seeds of all kernels right; false alarms; primitives a second", "; ; 1/s", ("==;==;>=", (1.0, 0.0, 0.5e6)), _seeds, sized=True),
     Benchmark("X10", "kernels whose machine code has local memory, narrow accesses, a poll that drops the cache, or a wrong fence; or that do not compile", "", ("==", (0.0,)), _machine_code),

@@ -13,40 +13,20 @@
 #include <type_traits>
 #include <vector>
 
-#include "busbw/device/bfloat16.hpp"
 #include "busbw/device/kernels/all_gather.hpp"
 #include "busbw/device/kernels/all_reduce.hpp"
 #include "busbw/device/kernels/staged.hpp"
+#include "element_types.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
 using namespace busbw::device;
+using namespace busbw::bindings;
 
 namespace {
 
 using Bytes = nb::ndarray<std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using ConstBytes = nb::ndarray<const std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-
-template <class T>
-struct TypeOf {
-  using type = T;
-};
-
-/// Calls body with a TypeOf for a dtype's name.
-template <class Body>
-auto with_type(const std::string& dtype, Body body) {
-  if (dtype == "float32") return body(TypeOf<float>{});
-  if (dtype == "float64") return body(TypeOf<double>{});
-  if (dtype == "float16") return body(TypeOf<_Float16>{});
-  if (dtype == "bfloat16") return body(TypeOf<BFloat16>{});
-  if (dtype == "int8") return body(TypeOf<std::int8_t>{});
-  if (dtype == "uint8") return body(TypeOf<std::uint8_t>{});
-  if (dtype == "int32") return body(TypeOf<std::int32_t>{});
-  if (dtype == "uint32") return body(TypeOf<std::uint32_t>{});
-  if (dtype == "int64") return body(TypeOf<std::int64_t>{});
-  if (dtype == "uint64") return body(TypeOf<std::uint64_t>{});
-  throw std::invalid_argument("no dtype " + dtype);
-}
 
 template <class Body>
 auto with_op(const std::string& op, Body body) {

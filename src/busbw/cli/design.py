@@ -127,7 +127,7 @@ def design(  # noqa: PLR0917 - an option each
     if out is None and (to or target):
         raise typer.BadParameter("--to and --target say how --out is written; give --out FILE.")
     if out is not None:
-        what, text = _written(best, out, to, target, size)
+        what, text = _written(best, out, to, target, size, found.gpus_per_domain)
         out.write_text(text, encoding="utf-8")
         note(f"{what}: {out}")
     if draw is not None:
@@ -142,7 +142,9 @@ def design(  # noqa: PLR0917 - an option each
         _print(result, found.name, nodes, objective)
 
 
-def _written(best: Candidate, out: Path, to: str | None, target: str | None, size: str) -> tuple[str, str]:
+def _written(  # noqa: PLR0917 - an option each
+    best: Candidate, out: Path, to: str | None, target: str | None, size: str, per_node: int
+) -> tuple[str, str]:
     """What the file holds, and its text: the schedule with its sizes fixed, or a plan of it."""
     from busbw.collectives.exchange import plan_file_of  # noqa: PLC0415 - loads numpy
     from busbw.collectives.schedule_json import to_json  # noqa: PLC0415
@@ -150,7 +152,7 @@ def _written(best: Candidate, out: Path, to: str | None, target: str | None, siz
     bound = best.bind()
     if to == SCHEDULE or (to is None and target is None and out.suffix == ".json"):
         return "schedule", to_json(replace(bound.schedule, fixed=bound.sizes, params=bound.params)) + "\n"
-    return "plan", write_as(plan_file_of(bound, bound.schedule.name), str(out), to, target, size)
+    return "plan", write_as(plan_file_of(bound, bound.schedule.name), str(out), to, target, size, per_node)
 
 
 def _print(result: Design, cluster: str, nodes: int, objective: str) -> None:

@@ -20,7 +20,8 @@ Bytes = npt.NDArray[np.uint8]
 
 SLOT_BYTES = 1 << 17
 """Of a strip: half of a level-2 cache of 256 KiB and more, so that who reads it finds it there. A guess."""
-_PRIMITIVES = ("nothing", "a signal", "a barrier", "a packet", "a channel")  # of wait.hpp, Primitive
+PRIMITIVES = ("nothing", "a signal", "a barrier", "a packet", "a message", "a free slot", "a flag", "a flush")
+"""Of wait.hpp, Primitive."""
 
 
 class GaveUpError(TimeoutError):
@@ -62,6 +63,11 @@ class Communicator:
         made = SharedArray(_views(map_all(name, self.rank, self.ranks, size_bytes, self._wait_s)), self.rank)
         self._shared.append(made)
         return made
+
+    @property
+    def wait_s(self) -> float:
+        """How long a rank waits for another."""
+        return self._wait_s
 
     def barrier(self) -> None:
         """Nobody leaves before everybody has come."""
@@ -137,7 +143,7 @@ class Communicator:
             return
         _, primitive, _, peer, expected, seen = self._core.report()
         if stopped == 1:
-            what = _PRIMITIVES[primitive] if primitive < len(_PRIMITIVES) else "something"
+            what = PRIMITIVES[primitive] if primitive < len(PRIMITIVES) else "something"
             raise GaveUpError(
                 f"rank {self.rank} of {self.name} waited {self._wait_s:g} s for {what} of rank {peer}: number {expected} was due, {seen} had come. "
                 "See that rank's log: it has died, is busy, or called something else."

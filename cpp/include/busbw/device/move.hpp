@@ -59,6 +59,15 @@ BUSBW_DEVICE void copy(const Block& block, T* dst, const T* src, std::size_t cou
   for_each_of_thread(count - done, block.thread, block.threads, [&](std::size_t i) { weak_store(dst + done + i, weak_load(src + done + i)); });
 }
 
+/// The same for bytes of whatever elements.
+BUSBW_DEVICE void copy_bytes(const Block& block, std::byte* dst, const std::byte* src, std::size_t bytes) {
+  const auto places = reinterpret_cast<std::uintptr_t>(dst) | reinterpret_cast<std::uintptr_t>(src) | bytes;
+  if (places % sizeof(std::uint32_t) == 0)
+    copy(block, reinterpret_cast<std::uint32_t*>(dst), reinterpret_cast<const std::uint32_t*>(src), bytes / sizeof(std::uint32_t));
+  else
+    copy(block, reinterpret_cast<std::uint8_t*>(dst), reinterpret_cast<const std::uint8_t*>(src), bytes);
+}
+
 /// dst[i] = op over the sources' [i], in their order, for i < count. `source(k)` is the k-th of `sources`. All threads of the block call.
 /// Order: weak. All targets reduce in the same order, so results are equal bit for bit.
 template <class T, class Op, class Source>

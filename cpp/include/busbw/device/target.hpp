@@ -11,6 +11,8 @@
 ///                                      a release it acquired from covers
 ///   for_each_of_thread(count, thread, threads, body)   body(i) for this thread's share of 0 .. count - 1, in the order that suits the machine
 ///   BlockBarrier::sync()               all threads of the block; what one did before it the others see after it
+///   kLaunchIsFence                     whether a launch's relaxed stores tell what was before the launch
+///   store_packet, load_packet, store_line, load_line, packet_taken   data with their flag; see packet.hpp
 ///   Clock::now_ns()                    for deadlines only
 ///   spin_pause(turn)                   between two looks at a word
 /// A thread of a block is called "thread", whatever carries it.

@@ -32,7 +32,7 @@ from busbw.collectives.plan import (
 from busbw.errors import InputError, Loss, Losses
 from busbw.hardware.formats.xml import XmlElement, read_elements
 
-__all__ = ["dialect_of", "lint_text", "looks_like_msccl_xml", "read_msccl_xml", "write_msccl_xml"]
+__all__ = ["dialect_of", "lint_text", "looks_like_msccl_xml", "rank_limits", "read_msccl_xml", "write_msccl_xml"]
 
 _PROTOCOLS = {"Simple": Protocol.SIMPLE, "LL": Protocol.LL, "LL128": Protocol.LL128}
 _BUFFERS = {"i": Buffer.INPUT, "o": Buffer.OUTPUT, "s": Buffer.SCRATCH}
@@ -347,6 +347,18 @@ def write_msccl_xml(plan: Plan, target: Target) -> tuple[str, list[Violation]]:
             violations.append(_cannot(target, f"{plan.threads_per_block} threads a block: RCCL decides"))
         attributes["nthreads"] = plan.threads_per_block
     return "\n".join([f"<algo {_attributes(attributes)}>", *lines, "</algo>", ""]), violations
+
+
+def rank_limits(plan: Plan, target: Target, rank: RankPlan) -> list[Violation]:
+    """The limits of the target that a rank of the plan exceeds, as it will be written; one far too long is only counted."""
+    length = int((rank.unrolled().instructions["op"] < Op.SYNC).sum())
+    if far := limit_violation(target, "XML nodes", length, target.nodes_per_rank, f"rank {rank.rank}"):
+        return far
+    violations: list[Violation] = []
+    split = split_blocks(replace(plan, rank_plan=lambda _: rank))
+    for _ in _Writer(plan, target, split.rank(rank.rank), violations).lines():
+        pass
+    return [one for one in violations if one.rule == "target-limit"]
 
 
 def _cannot(target: Target, what: str) -> Violation:

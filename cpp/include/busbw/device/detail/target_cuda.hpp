@@ -94,6 +94,9 @@ BUSBW_DEVICE unsigned long long fetch_add(unsigned long long* p, unsigned long l
 
 }  // namespace detail
 
+/// What came before a launch on its stream is visible to it at system scope.
+inline constexpr bool kLaunchIsFence = true;
+
 template <class T>
 class SystemAtomic {
   using Bits = typename detail::Bits<sizeof(T)>::Type;
@@ -119,7 +122,36 @@ BUSBW_DEVICE void weak_store(T* p, T value) {
 
 struct BlockBarrier {
   BUSBW_DEVICE void sync() { __syncthreads(); }
+  BUSBW_DEVICE bool sync_or(bool mine) { return __syncthreads_or(mine) != 0; }
 };
+
+/// Two words of a packet in one store of 16 bytes; what is promised is that each word is whole.
+BUSBW_DEVICE void store_packet(std::uint64_t* p, std::uint64_t first, std::uint64_t second) {
+  asm volatile("st.relaxed.sys.global.v2.b64 [%0], {%1, %2};" ::"l"(p), "l"(static_cast<unsigned long long>(first)),
+               "l"(static_cast<unsigned long long>(second))
+               : "memory");
+}
+BUSBW_DEVICE void load_packet(std::uint64_t* p, std::uint64_t& first, std::uint64_t& second) {
+  unsigned long long a, b;
+  asm volatile("ld.relaxed.sys.global.v2.b64 {%0, %1}, [%2];" : "=l"(a), "=l"(b) : "l"(p) : "memory");
+  first = a;
+  second = b;
+}
+BUSBW_DEVICE void packet_taken(const std::uint64_t*) {}
+
+/// 15 words and a flag behind them. One thread stores a line, so the flag is a release: right on every link, slower than a warp's store of the
+/// line as one, which counts on links that keep 128 bytes together.
+BUSBW_DEVICE void store_line(std::uint64_t* p, const std::uint64_t* words, std::uint64_t flag) {
+  for (int i = 0; i < 14; i += 2) store_packet(p + i, words[i], words[i + 1]);
+  detail::store(reinterpret_cast<unsigned long long*>(p + 14), static_cast<unsigned long long>(words[14]), Order::relaxed);
+  detail::store(reinterpret_cast<unsigned long long*>(p + 15), static_cast<unsigned long long>(flag), Order::release);
+}
+BUSBW_DEVICE bool load_line(std::uint64_t* p, std::uint64_t* words, std::uint64_t flag) {
+  if (detail::load(reinterpret_cast<const unsigned long long*>(p + 15), Order::acquire) != flag) return false;
+  for (int i = 0; i < 14; i += 2) load_packet(p + i, words[i], words[i + 1]);
+  words[14] = detail::load(reinterpret_cast<const unsigned long long*>(p + 14), Order::relaxed);
+  return true;
+}
 
 /// Neighbouring threads take neighbours, so that their accesses are one.
 template <class Body>
