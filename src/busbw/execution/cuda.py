@@ -99,6 +99,7 @@ class Functions:
     def __init__(self, toolkit: Toolkit, device: Device, context: int) -> None:
         self._toolkit, self.device, self.context = toolkit, device, context
         self._found: dict[Entry, int] = {}
+        self._others: dict[tuple[str, str], int] = {}
         self._modules: list[int] = []
         self._lock = threading.Lock()
 
@@ -110,19 +111,29 @@ class Functions:
         """
         with self._lock:
             if entry not in self._found:
-                toolkit = self._toolkit
-                image = toolkit.cache.cubin(toolkit.compiler, source_of([entry]), self.device.architecture)
-                module = toolkit.driver.load(image)
-                self._modules.append(module)
-                self._found[entry] = toolkit.driver.function(module, entry.symbol)
+                self._found[entry] = self._loaded(source_of([entry]), entry.symbol)
             return self._found[entry]
+
+    def of_source(self, source: str, symbol: str) -> int:
+        """A function of another source."""
+        with self._lock:
+            if (source, symbol) not in self._others:
+                self._others[source, symbol] = self._loaded(source, symbol)
+            return self._others[source, symbol]
+
+    def _loaded(self, source: str, symbol: str) -> int:
+        toolkit = self._toolkit
+        image = toolkit.cache.cubin(toolkit.compiler, source, self.device.architecture)
+        module = toolkit.driver.load(image)
+        self._modules.append(module)
+        return toolkit.driver.function(module, symbol)
 
     def close(self) -> None:
         """Unloads all."""
         with self._lock, ExitStack() as undo:
             for module in self._modules:
                 undo.callback(self._toolkit.driver.unload, module)
-            self._modules, self._found = [], {}
+            self._modules, self._found, self._others = [], {}, {}
 
 
 class _Opened:
@@ -568,6 +579,28 @@ class CudaCommunicator:
                 self.driver.set_current(functions.context)
                 functions.of(entry)
         self.driver.set_current(self._functions.context)
+
+    def kernel(self, source: str, symbol: str) -> int:
+        """A kernel of one's own, compiled with the device headers; `launch` runs it. Its first parameter is `const __grid_constant__ Comm`."""
+        for functions in self._opened.functions.values():
+            self.driver.set_current(functions.context)
+            functions.of_source(source, symbol)
+        self.driver.set_current(self._functions.context)
+        return self._functions.of_source(source, symbol)
+
+    def launch(
+        self, kernel: int, arguments: Sequence[bytes], *, blocks: int, threads: int, stream: int, waits: bool = True
+    ) -> None:
+        """Enqueues a kernel of `kernel`; arguments follow the communicator.
+
+        waits: its blocks wait for other ranks' blocks, so that all must be on the GPU at once; at most `self.blocks` are.
+        """
+        if waits and blocks > self.blocks:
+            raise ValueError(f"{blocks} blocks that wait for others; {self.blocks} are sure to run at once")
+        self.driver.set_current(self._functions.context)
+        cooperative = waits and self._cooperative
+        values = [self._comm, *arguments]
+        self.driver.launch(kernel, values, blocks=blocks, threads=threads, stream=stream, cooperative=cooperative)
 
     def check(self) -> None:
         """Raises GaveUpError if a wait of this rank has given up. Waits for nothing: call it when the stream's work is done."""
