@@ -8,6 +8,10 @@
 #include "busbw/device/kernels/all_reduce.hpp"
 #include "busbw/device/kernels/attached.hpp"
 #include "busbw/device/kernels/piped.hpp"
+#include "busbw/device/kernels/direct.hpp"
+#include "busbw/device/kernels/multimem.hpp"
+#include "busbw/device/kernels/packets.hpp"
+#include "busbw/device/kernels/ring.hpp"
 #include "busbw/device/kernels/staged.hpp"
 #include "check.hpp"
 
@@ -115,6 +119,7 @@ std::string run(const Job& job, sim::Chooser& chooser, std::uint64_t* primitives
 
 const float* in(Machine& m, const Comm& comm) { return m.input(comm.rank); }
 float* out(Machine& m, const Comm& comm) { return m.output(comm.rank); }
+SymPtr<const float> shared_in(Machine& m, const Comm& comm) { return SymPtr<const float>(m.windows[comm.rank], m.job.shift * 4); }
 SymPtr<float> shared_out(Machine& m, const Comm& comm) { return SymPtr<float>(m.windows[comm.rank], m.output_offset()); }
 
 Pipes pipes(Machine& m, const Comm& comm) { return {comm, m.pipe_layout}; }
@@ -162,7 +167,7 @@ const Collective kCollectives[] = {
      false, false, all_reduced},
     {"all_reduce_two_shot",
      [](Machine& m, const Comm& c, const Block& b) {
-       return all_reduce_two_shot(c, b, SymPtr<const float>(m.windows[c.rank], m.job.shift * 4), shared_out(m, c), m.job.count, Sum{});
+       return all_reduce_two_shot(c, b, shared_in(m, c), shared_out(m, c), m.job.count, Sum{});
      },
      false, false, all_reduced},
     {"all_reduce_staged", [](Machine& m, const Comm& c, const Block& b) { return all_reduce_staged(c, b, in(m, c), out(m, c), m.job.count, Sum{}); },
@@ -219,19 +224,55 @@ const Collective kCollectives[] = {
     {"broadcast_staged",
      [](Machine& m, const Comm& c, const Block& b) { return broadcast_staged(c, b, in(m, c), out(m, c), m.job.count, c.ranks - 1); }, false, false,
      of_the_last},
+    {"reduce_scatter_direct",
+     [](Machine& m, const Comm& c, const Block& b) { return reduce_scatter_direct(c, b, shared_in(m, c), out(m, c), m.job.count, Sum{}); }, true, false,
+     reduced_and_scattered},
+    {"all_to_all_direct", [](Machine& m, const Comm& c, const Block& b) { return all_to_all_direct(c, b, in(m, c), shared_out(m, c), m.job.count); }, true,
+     true, exchanged},
+    {"broadcast_direct",
+     [](Machine& m, const Comm& c, const Block& b) { return broadcast_direct(c, b, in(m, c), shared_out(m, c), m.job.count, c.ranks - 1); }, false, false,
+     of_the_last},
+    {"all_reduce_ring", [](Machine& m, const Comm& c, const Block& b) { return all_reduce_ring(c, b, shared_in(m, c), shared_out(m, c), m.job.count, Sum{}); },
+     false, false, all_reduced},
+    {"all_reduce_ll one_shot",
+     [](Machine& m, const Comm& c, const Block& b) { return all_reduce_packets(c, b, Form::ll, in(m, c), out(m, c), m.job.count, Sum{}); }, false, false,
+     all_reduced},
+    {"all_reduce_ll128 one_shot",
+     [](Machine& m, const Comm& c, const Block& b) { return all_reduce_packets(c, b, Form::ll128, in(m, c), out(m, c), m.job.count, Sum{}); }, false, false,
+     all_reduced},
+    {"all_reduce_packets in place one_shot",
+     [](Machine& m, const Comm& c, const Block& b) {
+       const Share part = share_of(m.job.count, b.blocks, b.block, Vector<float>::kElements);
+       copy(b, out(m, c) + part.first, in(m, c) + part.first, part.size());
+       b.sync();
+       return all_reduce_packets(c, b, Form::ll, static_cast<const float*>(out(m, c)), out(m, c), m.job.count, Sum{});
+     },
+     false, false, all_reduced},
+    {"all_gather_multimem whole vectors",
+     [](Machine& m, const Comm& c, const Block& b) { return all_gather_multimem(c, b, in(m, c), MulticastPtr<float>(shared_out(m, c), c.ranks, nullptr), m.job.count); },
+     false, true, all_gathered},
+    {"all_reduce_multimem whole vectors",
+     [](Machine& m, const Comm& c, const Block& b) {
+       const Share part = share_of(m.job.count, b.blocks, b.block, Vector<float>::kElements);
+       copy(b, out(m, c) + part.first, in(m, c) + part.first, part.size());
+       m.world.next_launch();  // the kernel works in place, and shares the vector out otherwise
+       return all_reduce_multimem(c, b, MulticastPtr<float>(shared_out(m, c), c.ranks, nullptr), m.job.count, Sum{});
+     },
+     false, false, all_reduced},
 };
 
 void kernels_are_right_on_every_seed(std::uint32_t seeds) {
   std::uint64_t primitives = 0, schedules = 0;
   for (const Collective& collective : kCollectives) {
     const bool one_piece = std::string(collective.name).ends_with("one_shot");
+    const bool whole_vectors = std::string(collective.name).ends_with("whole vectors");
     for (std::uint32_t ranks = 2; ranks <= 4; ++ranks)
       for (std::uint32_t seed = 0; seed < seeds; ++seed) {
         sim::SeededChooser chooser(seed);
-        const std::size_t count = 1 + seed % 53;
-        const std::size_t slot = one_piece ? (count * 4 / 64 + 1) * 64 : 64;
+        const std::size_t count = whole_vectors ? 4 * (1 + seed % 13) : 1 + seed % 53;
+        const std::size_t slot = one_piece ? (count * 8 / 64 + 2) * 64 : 64;  // packets take twice the bytes
         const sim::Options options{.ranks = ranks, .blocks = 1 + seed % 2, .threads = 1 + seed % 3};
-        const std::string wrong = run({options, collective, count, slot, seed % 5 == 4}, chooser, &primitives);
+        const std::string wrong = run({options, collective, count, slot, !whole_vectors && seed % 5 == 4}, chooser, &primitives);
         if (!wrong.empty()) std::cerr << collective.name << " ranks " << ranks << " seed " << seed << ": " << wrong << '\n';
         CHECK(wrong.empty());
         if (!wrong.empty()) return;

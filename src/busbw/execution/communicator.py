@@ -12,12 +12,16 @@ import numpy.typing as npt
 from busbw.execution._cpu import Rank, looks_before_yield
 from busbw.execution.shared_memory import HEAD_BYTES, map_all
 
-__all__ = ["Backend", "Communicator", "GaveUpError", "SharedArray"]
+__all__ = ["PRIMITIVES", "Backend", "Communicator", "GaveUpError", "SharedArray"]
 
 Array = npt.NDArray[Any]
 Bytes = npt.NDArray[np.uint8]
 Backend = Literal["cpu", "sim", "cuda", "mpi"]
 
+PRIMITIVES = (
+    "nothing", "a signal", "a barrier", "a packet", "a message", "a free slot", "a flag", "a flush", "its memory",
+)  # fmt: skip
+"""Of wait.hpp, Primitive."""
 CELL_BYTES = 1 << 14
 """The most that one message of a pipe carries: a third of a first-level cache of 48 KiB, half of one of 32 KiB."""
 _LOOKS_WHERE_CORES_ARE_FEW = 70
@@ -26,8 +30,6 @@ _LOOKS_WHERE_CORES_ARE_MANY = 100_000
 """About 6 ms of pauses: a rank that gives its core away gets it back after the slice of whoever took it, a few ms later."""
 _MOST_CORES = 4096
 """That are told apart: more than Linux is built for by distributions (NR_CPUS 8192 at most; a guess that half will do)."""
-_PRIMITIVES = ("nothing", "a signal", "a barrier", "a message", "room for a message", "its memory")
-"""Of wait.hpp, Primitive."""
 
 
 class GaveUpError(TimeoutError):
@@ -101,6 +103,11 @@ class Communicator:
         """Whether larger messages are read from the peer's own memory; else they pass through shared memory in strips."""
         return self._core.is_attached
 
+    @property
+    def wait_s(self) -> float:
+        """How long a rank waits for another."""
+        return self._wait_s
+
     def barrier(self) -> None:
         """Nobody leaves before everybody has come."""
         self._check(self._core.barrier())
@@ -152,7 +159,7 @@ class Communicator:
             return
         _, primitive, _, peer, expected, seen = self._core.report()
         if stopped == 1:
-            what = _PRIMITIVES[primitive] if primitive < len(_PRIMITIVES) else "something"
+            what = PRIMITIVES[primitive] if primitive < len(PRIMITIVES) else "something"
             raise GaveUpError(
                 f"rank {self.rank} of {self.name} waited {self._wait_s:g} s for {what} of rank {peer}: number {expected} was due, {seen} had come. "
                 "See that rank's log: it has died, is busy, or called something else."

@@ -65,6 +65,15 @@ BUSBW_DEVICE void copy(const Block& block, T* dst, const T* src, std::size_t cou
   }
 }
 
+/// The same for bytes of whatever elements.
+BUSBW_DEVICE void copy_bytes(const Block& block, std::byte* dst, const std::byte* src, std::size_t bytes) {
+  const auto places = reinterpret_cast<std::uintptr_t>(dst) | reinterpret_cast<std::uintptr_t>(src) | bytes;
+  if (places % sizeof(std::uint32_t) == 0)
+    copy(block, reinterpret_cast<std::uint32_t*>(dst), reinterpret_cast<const std::uint32_t*>(src), bytes / sizeof(std::uint32_t));
+  else
+    copy(block, reinterpret_cast<std::uint8_t*>(dst), reinterpret_cast<const std::uint8_t*>(src), bytes);
+}
+
 /// dst[i] = op over the sources' [i], in their order, for i < count. `source(k)` is the k-th of `sources`. All threads of the block call.
 /// Order: weak. All targets reduce in the same order, so results are equal bit for bit.
 template <class T, class Op, class Source>

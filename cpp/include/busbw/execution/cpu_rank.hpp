@@ -164,7 +164,7 @@ class CpuRank {
     if (comm_.rank == 0) word.store(there, device::kRelease);
     for (std::uint64_t seen; (seen = word.load(device::kAcquire)) != due;)
       if (const WaitResult stop = deadline.poll(); stop != device::kArrived)
-        return deadline.give_up(stop, device::Primitive::packet_wait, 0, 1 - comm_.rank, due, seen);
+        return deadline.give_up(stop, device::Primitive::channel_wait, 0, 1 - comm_.rank, due, seen);
     if (comm_.rank == 1) word.store(back, device::kRelease);
     return device::kArrived;
   }

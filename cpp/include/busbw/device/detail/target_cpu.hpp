@@ -17,6 +17,7 @@
 #include "busbw/device/order.hpp"
 
 #define BUSBW_DEVICE inline
+#define BUSBW_DEVICE_CALL inline
 
 namespace busbw::device {
 
@@ -25,6 +26,10 @@ constexpr std::memory_order std_order(Order order) {
          : order == Order::acquire ? std::memory_order_acquire
                                    : std::memory_order_release;
 }
+
+/// Nothing stands between two calls of a kernel here.
+inline constexpr bool kLaunchIsFence = false;
+inline constexpr bool kHasMultimem = false;
 
 template <class T>
 class SystemAtomic {
@@ -112,6 +117,21 @@ class BlockBarrier {
     for (std::uint32_t spins = 0; turn_.load(std::memory_order_acquire) == turn; ++spins) pause(spins);
   }
 
+  /// sync(), and whether any thread of the block said so.
+  bool sync_or(bool mine) {
+    if (threads_ == 1) return mine;
+    const std::uint32_t turn = turn_.load(std::memory_order_relaxed);
+    if (mine) any_[turn & 1].store(true, std::memory_order_relaxed);
+    if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == threads_) {
+      any_[(turn + 1) & 1].store(false, std::memory_order_relaxed);  // of the turn before, which all have left
+      arrived_.store(0, std::memory_order_relaxed);
+      turn_.store(turn + 1, std::memory_order_release);
+    } else {
+      for (std::uint32_t spins = 0; turn_.load(std::memory_order_acquire) == turn; ++spins) pause(spins);
+    }
+    return any_[turn & 1].load(std::memory_order_relaxed);
+  }
+
   static void pause(std::uint32_t turn) {
     if (turn < kLooksAtOnce) return;
     if (turn < looks_before_yield.load(std::memory_order_relaxed)) {
@@ -132,7 +152,32 @@ class BlockBarrier {
   std::uint32_t threads_;
   std::atomic<std::uint32_t> arrived_{0};
   std::atomic<std::uint32_t> turn_{0};
+  std::atomic<bool> any_[2]{};
 };
+
+/// Two words of a packet. Each is stored and loaded whole, without order; the pair is not.
+inline void store_packet(std::uint64_t* p, std::uint64_t first, std::uint64_t second) {
+  std::atomic_ref<std::uint64_t>(p[0]).store(first, std::memory_order_relaxed);
+  std::atomic_ref<std::uint64_t>(p[1]).store(second, std::memory_order_relaxed);
+}
+inline void load_packet(std::uint64_t* p, std::uint64_t& first, std::uint64_t& second) {
+  first = std::atomic_ref<std::uint64_t>(p[0]).load(std::memory_order_relaxed);
+  second = std::atomic_ref<std::uint64_t>(p[1]).load(std::memory_order_relaxed);
+}
+/// Says that the packet's words were what this thread waited for. For the simulated memory.
+inline void packet_taken(const std::uint64_t*) {}
+
+/// 15 words and a flag behind them, as one: who sees the flag sees the words.
+inline void store_line(std::uint64_t* p, const std::uint64_t* words, std::uint64_t flag) {
+  for (int i = 0; i < 15; ++i) p[i] = words[i];
+  std::atomic_ref<std::uint64_t>(p[15]).store(flag, std::memory_order_release);
+}
+/// False: the flag is not there yet.
+inline bool load_line(std::uint64_t* p, std::uint64_t* words, std::uint64_t flag) {
+  if (std::atomic_ref<std::uint64_t>(p[15]).load(std::memory_order_acquire) != flag) return false;
+  for (int i = 0; i < 15; ++i) words[i] = p[i];
+  return true;
+}
 
 /// Between two looks at a word; turn counts the looks. After some it yields the core.
 inline void spin_pause(std::uint32_t turn) { BlockBarrier::pause(turn); }

@@ -125,7 +125,7 @@ class Pipes {
     std::uint64_t seen;
     while (mine.sent - (seen = SystemAtomic<std::uint64_t>(word).load(kRelaxed)) >= PipeLayout::kCells)
       if (const WaitResult stop = deadline.poll(); stop != kArrived)
-        return deadline.give_up(stop, Primitive::channel_wait, block.block, peer, mine.sent + 1 - PipeLayout::kCells, seen);
+        return deadline.give_up(stop, Primitive::slot_wait, block.block, peer, mine.sent + 1 - PipeLayout::kCells, seen);
     mine.credit = SystemAtomic<std::uint64_t>(word).load(kAcquire);
     return kArrived;
   }
@@ -137,7 +137,7 @@ class Pipes {
     while (SystemAtomic<std::uint64_t>(flag).load(kRelaxed) != number + 1) {
       for (std::size_t i = 1; i <= lines; ++i) prefetch(at + i * PipeLayout::kLine);  // they come with the flag, not after it
       if (const WaitResult stop = deadline.poll(); stop != kArrived)
-        return deadline.give_up(stop, Primitive::packet_wait, block.block, peer, number + 1, number);
+        return deadline.give_up(stop, Primitive::channel_wait, block.block, peer, number + 1, number);
     }
     SystemAtomic<std::uint64_t>(flag).load(kAcquire);
     return kArrived;
