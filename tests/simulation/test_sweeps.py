@@ -102,7 +102,10 @@ def test_a_sweep_that_is_stopped_goes_on_from_there(tmp_path, how):
     assert 3 <= done < 5000
     if how == signal.SIGINT:
         assert long.returncode == 2 and "of 5000 points are done; the same command goes on from there" in err
-        assert json.loads(out)["rows"][0]["seeds"] in (done, done - 1)  # the signal may come between keeping and counting
+        assert json.loads(out)["rows"][0]["seeds"] in (
+            done,
+            done - 1,
+        )  # the signal may come between keeping and counting
     kept = Kept(tmp_path)
     assert len(kept._known) == done
     rows = Store(tmp_path).query("SELECT count(*) AS n, count(DISTINCT artefact) AS a FROM measurements").to_pylist()
