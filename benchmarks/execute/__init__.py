@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.rows import Benchmark, Measured, NotMeasurableError, Options
@@ -101,8 +102,14 @@ def _collectives(row: str) -> Callable[[Options], Measured]:
 
 
 BENCHMARKS = (
+    Benchmark("X1", "all_reduce float32 on window memory, 16 B to 64 MiB: worst time over Open MPI's", "", ("<=", (0.5,)), _collectives("window"), sized=True),
+    Benchmark("X2", "all_reduce float32 on private buffers, 16 B to 64 MiB: worst time over Open MPI's", "", ("<=", (0.8,)), _collectives("private"), sized=True),
+    Benchmark("X3", "reduce_scatter, all_gather, all_to_all, broadcast on private buffers: worst time over Open MPI's", "", ("<=", (1.0,)), _collectives("others"), sized=True),
+    Benchmark("X4", "gloo's all_reduce over ours below 1 MiB: least ratio", "", (">=", (10.0,)), _collectives("gloo"), sized=True),
     Benchmark("X5", "plan interpreter over the hand-written all_reduce, time, 64 KiB and more", "", ("<=", (1.15,)), _interpreted, sized=True),
+    Benchmark("X6", "all_reduce of 16 B over a cache line's round trip between the cores", "", ("<=", (2.0,)), _collectives("round_trip"), sized=True),
     Benchmark("X7", "weakenings of the device headers that the simulated memory does not notice", "", ("==", (0.0,)), _weakened),
     Benchmark("X8", "all seeds of all kernels right; false alarms; primitives a second", "; ; 1/s", ("==;==;>=", (1.0, 0.0, 0.5e6)), _seeds, sized=True),
+    Benchmark("X9", "8 ranks on 2 cores: results right; all_reduce of 1 MiB over that of 2 ranks", "", ("==;<=", (1.0, 10.0)), _collectives("many_ranks"), sized=True),
     Benchmark("X10", "kernels whose machine code has local memory, narrow accesses, a poll that drops the cache, or a wrong fence; or that do not compile", "", ("==", (0.0,)), _machine_code),
 )  # fmt: skip

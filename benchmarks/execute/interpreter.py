@@ -46,7 +46,7 @@ def ratios(trials: int, sizes: tuple[int, ...] = _SIZES) -> dict[int, tuple[floa
 def _rank(rank: int, name: str, trials: int, sizes: tuple[int, ...], answers: Any) -> None:
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {cores[rank % len(cores)]})
-    comm = Communicator(rank, 2, name)
+    comm = Communicator(2, rank=rank, name=name)
     plan = plan_of(recursive_doubling_all_reduce().bind(2), in_place=True)
     found = {}
     for size in sizes:

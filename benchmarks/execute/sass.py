@@ -19,11 +19,12 @@ from pathlib import Path
 from benchmarks.rows import NO_TOOLCHAIN, NotMeasurableError
 from busbw.execution.cuda_compiler import CompilationError, Compiler, Nvcc, Nvrtc, device_headers
 from busbw.execution.cuda_driver import CudaUnavailableError
-from busbw.execution.cuda_kernels import DIVIDE, KERNELS, Entry, every_entry, source_of
+from busbw.execution.cuda_kernels import KERNELS, Entry, every_entry, source_of
 
 __all__ = ["Function", "Report", "compile_beside_vendors", "examine", "functions", "resources", "violations"]
 
 ARCHITECTURES = (80, 90, 100, 120)
+_OTHER_TYPES_ON = 90
 _OPTIONS = ("-std=c++20",)
 _INSTRUCTION = re.compile(r"^\s+/\*[0-9a-f]+\*/\s+(?:(@!?U?P\w+)\s+)?([A-Z][A-Z0-9_.]*)\s*(.*?)\s*;")
 _LABEL = re.compile(r"^(\.L_[\w.]+|\$\S+):")
@@ -228,16 +229,15 @@ def _compilers() -> tuple[list[Compiler], list[str]]:
 
 
 def _portions(architecture: int, smoke: bool) -> Iterator[list[Entry]]:
-    """Kernels that are compiled together: a few for --smoke, else of each kernel all words, and elements of each size with two operations."""
+    """Kernels that are compiled together: each for one type, and on one architecture for a type of each size."""
     if smoke:
         entries = list(every_entry(("float32",), ("sum",), ("uint64",)))
         yield [one for one in entries if _oldest(one) <= architecture]
         return
-    entries = list(every_entry(("float32", "bfloat16", "float16", "float64", "int8"), ("sum", "max")))
-    for name in (*(kernel.name for kernel in KERNELS), DIVIDE):
-        chosen = [one for one in entries if one.kernel == name and _oldest(one) <= architecture]
-        if chosen:
-            yield chosen
+    yield [one for one in every_entry(("float32",), ("sum",), ("uint64", "uint8")) if _oldest(one) <= architecture]
+    if architecture == _OTHER_TYPES_ON:
+        others = every_entry(("bfloat16", "float16", "float64", "int8"), ("max",), ())
+        yield [one for one in others if one.element]
 
 
 def _oldest(entry: Entry) -> int:

@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from busbw.collectives.collective import DTYPE_BYTES as REDUCED_BYTES
 from busbw.collectives.collective import OPERATIONS as ALL_OPERATIONS
-from busbw.execution.communicator import GaveUpError
+from busbw.execution.communicator import PRIMITIVES, GaveUpError
 from busbw.execution.cuda_compiler import Compiler, CubinCache, find_compiler
 from busbw.execution.cuda_driver import CudaError, CudaUnavailableError, Device, Driver, open_driver
 from busbw.execution.cuda_kernels import (
@@ -59,9 +59,6 @@ OLDEST_ARCHITECTURE = 70
 """The memory model of PTX begins there (PTX ISA, "Memory Consistency Model")."""
 DTYPE_BYTES = {**REDUCED_BYTES, "uint16": 2}
 """Of what can be moved."""
-_PRIMITIVES = (
-    "nothing", "a signal", "a barrier", "a packet", "a channel", "a slot", "a flag", "a flush",
-)  # of wait.hpp, Primitive  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +99,7 @@ class Functions:
     def __init__(self, toolkit: Toolkit, device: Device, context: int) -> None:
         self._toolkit, self.device, self.context = toolkit, device, context
         self._found: dict[Entry, int] = {}
+        self._others: dict[tuple[str, str], int] = {}
         self._modules: list[int] = []
         self._lock = threading.Lock()
 
@@ -113,19 +111,29 @@ class Functions:
         """
         with self._lock:
             if entry not in self._found:
-                toolkit = self._toolkit
-                image = toolkit.cache.cubin(toolkit.compiler, source_of([entry]), self.device.architecture)
-                module = toolkit.driver.load(image)
-                self._modules.append(module)
-                self._found[entry] = toolkit.driver.function(module, entry.symbol)
+                self._found[entry] = self._loaded(source_of([entry]), entry.symbol)
             return self._found[entry]
+
+    def of_source(self, source: str, symbol: str) -> int:
+        """A function of another source."""
+        with self._lock:
+            if (source, symbol) not in self._others:
+                self._others[source, symbol] = self._loaded(source, symbol)
+            return self._others[source, symbol]
+
+    def _loaded(self, source: str, symbol: str) -> int:
+        toolkit = self._toolkit
+        image = toolkit.cache.cubin(toolkit.compiler, source, self.device.architecture)
+        module = toolkit.driver.load(image)
+        self._modules.append(module)
+        return toolkit.driver.function(module, symbol)
 
     def close(self) -> None:
         """Unloads all."""
         with self._lock, ExitStack() as undo:
             for module in self._modules:
                 undo.callback(self._toolkit.driver.unload, module)
-            self._modules, self._found = [], {}
+            self._modules, self._found, self._others = [], {}, {}
 
 
 class _Opened:
@@ -572,6 +580,28 @@ class CudaCommunicator:
                 functions.of(entry)
         self.driver.set_current(self._functions.context)
 
+    def kernel(self, source: str, symbol: str) -> int:
+        """A kernel of one's own, compiled with the device headers; `launch` runs it. Its first parameter is `const __grid_constant__ Comm`."""
+        for functions in self._opened.functions.values():
+            self.driver.set_current(functions.context)
+            functions.of_source(source, symbol)
+        self.driver.set_current(self._functions.context)
+        return self._functions.of_source(source, symbol)
+
+    def launch(
+        self, kernel: int, arguments: Sequence[bytes], *, blocks: int, threads: int, stream: int, waits: bool = True
+    ) -> None:
+        """Enqueues a kernel of `kernel`; arguments follow the communicator.
+
+        waits: its blocks wait for other ranks' blocks, so that all must be on the GPU at once; at most `self.blocks` are.
+        """
+        if waits and blocks > self.blocks:
+            raise ValueError(f"{blocks} blocks that wait for others; {self.blocks} are sure to run at once")
+        self.driver.set_current(self._functions.context)
+        cooperative = waits and self._cooperative
+        values = [self._comm, *arguments]
+        self.driver.launch(kernel, values, blocks=blocks, threads=threads, stream=stream, cooperative=cooperative)
+
     def check(self) -> None:
         """Raises GaveUpError if a wait of this rank has given up. Waits for nothing: call it when the stream's work is done."""
         data = ctypes.create_string_buffer(REPORT.size)
@@ -584,7 +614,7 @@ class CudaCommunicator:
         if self._failed:
             raise GaveUpError(f"rank {self.rank} of {self.name} had given up before; make a new communicator")
         self._failed = True
-        what = _PRIMITIVES[primitive] if primitive < len(_PRIMITIVES) else "something"
+        what = PRIMITIVES[primitive] if primitive < len(PRIMITIVES) else "something"
         raise GaveUpError(
             f"rank {self.rank} of {self.name} waited {self._wait_s:g} s for {what} of rank {peer} (block {block}): number {expected} was due, "
             f"{seen} had come. See that rank's log: it has died, is busy, or called something else."

@@ -332,7 +332,7 @@ def _on_processes(plan: Plan, arrays: list[Array], op: str, dtype: str, wait_s: 
 
     def as_rank(rank: int) -> None:
         try:
-            comm = Communicator(rank, plan.ranks, name, wait_s=wait_s)
+            comm = Communicator(plan.ranks, rank=rank, name=name, wait_s=wait_s)
             answers.put((rank, PlanRun(comm, plan, sizes, dtype)(arrays[rank], op=op), None))
         except Exception as error:  # whoever started the ranks raises it
             answers.put((rank, None, error))

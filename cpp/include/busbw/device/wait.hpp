@@ -9,7 +9,7 @@ enum class WaitResult : unsigned char { kArrived, kDeadline, kAborted };
 using enum WaitResult;
 
 /// What a thread was doing when it gave up.
-enum class Primitive : unsigned char { none, semaphore_wait, barrier_wait, packet_wait, channel_wait, slot_wait, flag_wait, flush_wait };
+enum class Primitive : unsigned char { none, semaphore_wait, barrier_wait, packet_wait, channel_wait, slot_wait, flag_wait, flush_wait, memory_access };
 
 /// Who gave up first and why; in the rank's control memory, read by the host. `state` is written last.
 struct alignas(64) Report {

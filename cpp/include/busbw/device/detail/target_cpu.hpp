@@ -4,12 +4,16 @@
 #pragma once
 
 #include <sched.h>
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
 
 #include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 
+#include "busbw/device/detail/reduce_cpu.hpp"
 #include "busbw/device/order.hpp"
 
 #define BUSBW_DEVICE inline
@@ -57,6 +61,46 @@ void for_each_of_thread(std::size_t count, std::uint32_t thread, std::uint32_t t
   for (std::size_t i = count * thread / threads; i < last; ++i) body(i);
 }
 
+/// A thread's run of a move or a reduction goes to the library and to loops that the compiler makes for several kinds of vectors.
+inline constexpr bool kMovesRuns = true;
+
+/// to[i] = from[i]. streamed: past the caches, so that no line is read before it is written.
+template <class T>
+void move_run(T* to, const T* from, std::size_t count, bool streamed) {
+  const std::size_t bytes = count * sizeof(T);
+#if defined(__SSE2__)
+  if (streamed && reinterpret_cast<std::uintptr_t>(to) % 16 == 0) {
+    const auto* const source = reinterpret_cast<const std::byte*>(from);
+    auto* const target = reinterpret_cast<std::byte*>(to);
+    std::size_t done = 0;
+    for (; done + 64 <= bytes; done += 64) {
+      const auto load = [&](std::size_t at) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(source + done + at)); };
+      const __m128i a = load(0), b = load(16), c = load(32), d = load(48);
+      auto* const line = reinterpret_cast<__m128i*>(target + done);
+      _mm_stream_si128(line, a);
+      _mm_stream_si128(line + 1, b);
+      _mm_stream_si128(line + 2, c);
+      _mm_stream_si128(line + 3, d);
+    }
+    _mm_sfence();  // before any signal that follows
+    __builtin_memcpy(target + done, source + done, bytes - done);
+    return;
+  }
+#endif
+  __builtin_memcpy(to, from, bytes);
+}
+
+/// Asks for a line that is soon read.
+inline void prefetch(const void* line) { __builtin_prefetch(line); }
+
+using detail::AnyOp;
+using detail::kAnyOp;
+using detail::reduce_run;
+
+/// Looks at a word before a thread gives its core away. About 20 us of pausing, a hundred times a hand-over between cores. A guess; the host
+/// lowers it where there are more ranks than cores, which must let each other run.
+inline std::atomic<std::uint32_t> looks_before_yield{400};
+
 /// The threads of a block meet here. One a block, in memory that all of them see.
 class BlockBarrier {
  public:
@@ -89,7 +133,8 @@ class BlockBarrier {
   }
 
   static void pause(std::uint32_t turn) {
-    if (turn < kSpinsBeforeYield) {
+    if (turn < kLooksAtOnce) return;
+    if (turn < looks_before_yield.load(std::memory_order_relaxed)) {
 #if defined(__x86_64__)
       __builtin_ia32_pause();
 #elif defined(__aarch64__)
@@ -101,8 +146,8 @@ class BlockBarrier {
   }
 
  private:
-  /// More ranks than cores must let each other run. About 10 us of pausing, ten times a hand-over between cores. A guess.
-  static constexpr std::uint32_t kSpinsBeforeYield = 400;
+  /// A hand-over between cores takes about as long; a pause may last 140 cycles (Intel's optimization reference manual, Skylake and later).
+  static constexpr std::uint32_t kLooksAtOnce = 64;
 
   std::uint32_t threads_;
   std::atomic<std::uint32_t> arrived_{0};

@@ -183,6 +183,10 @@ BUSBW_DEVICE void for_each_of_thread(std::size_t count, std::uint32_t thread, st
   for (std::size_t i = thread; i < count; i += threads) body(i);
 }
 
+inline constexpr bool kMovesRuns = false;
+
+BUSBW_DEVICE void prefetch(const void*) {}
+
 BUSBW_DEVICE void spin_pause(std::uint32_t) {}
 
 /// IEEE half precision; computed with in float and rounded to the nearest even, as `_Float16` is on a CPU without instructions for it.

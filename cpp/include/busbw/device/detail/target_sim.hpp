@@ -49,6 +49,8 @@ void for_each_of_thread(std::size_t count, std::uint32_t thread, std::uint32_t t
   for (std::size_t i = count * thread / threads; i < last; ++i) body(i);
 }
 
+inline constexpr bool kMovesRuns = false;
+
 class BlockBarrier {
  public:
   explicit BlockBarrier(std::uint32_t) {}
@@ -78,6 +80,7 @@ inline bool load_line(std::uint64_t* p, std::uint64_t* words, std::uint64_t flag
   for (int i = 0; i < 15; ++i) words[i] = weak_load(p + i);
   return true;
 }
+inline void prefetch(const void*) {}
 
 inline void spin_pause(std::uint32_t) { sim::world->spin(); }
 
