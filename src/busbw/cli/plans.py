@@ -234,6 +234,14 @@ def _goal(read: PlanFile, size: str | None) -> str:
         size_bytes = parse_size(size)
     except ValueError as error:
         raise typer.BadParameter(f"--bytes {size}: {error}.") from None
+    if read.schedule is not None:  # as it is simulated; a plan does not say any more what may be under way at once
+        from busbw.simulation import task_program  # noqa: PLC0415 - loads numpy
+        from busbw.simulation.formats.goal import write_goal as write_program  # noqa: PLC0415
+
+        try:
+            return "\n".join(write_program(task_program(read.schedule, size_bytes))) + "\n"
+        except ValueError as error:
+            raise InputError(f"{read.path}: GOAL can't say it: {error}") from None
     lines, violations = write_goal(read.plan, size_bytes)
     if violations:
         raise InputError("\n".join(str(one) for one in violations))
