@@ -154,7 +154,7 @@ def design(  # noqa: PLR0917 - an option each
     if out is None and (to or target):
         raise typer.BadParameter("--to and --target say how --out is written; give --out FILE.")
     if out is not None:
-        best, what, text = _fastest_written(result, out, to, target, size)
+        best, what, text = _fastest_written(result, out, to, target, size, found.gpus_per_domain)
         out.write_text(text, encoding="utf-8")
         note(f"{what}, {best.name}: {out}")
     if draw is not None:
@@ -180,8 +180,8 @@ def progress_note(ranks: int) -> Callable[[str], None] | None:
     return note if ranks >= _MANY_RANKS else None
 
 
-def _fastest_written(
-    result: Design, out: Path, to: str | None, target: str | None, size: str
+def _fastest_written(  # noqa: PLR0917 - an option each
+    result: Design, out: Path, to: str | None, target: str | None, size: str, per_node: int
 ) -> tuple[Candidate, str, str]:
     """The fastest candidate that has a schedule and that the target can say; what the file holds; its text."""
     first: InputError | None = None
@@ -190,14 +190,16 @@ def _fastest_written(
             note(f"{candidate.name} is what NCCL does: no schedule to write")
             continue
         try:
-            return (candidate, *_written(candidate, out, to, target, size))
+            return (candidate, *_written(candidate, out, to, target, size, per_node))
         except InputError as error:
             first = first or error
             note(f"{candidate.name} is not written: {str(error).splitlines()[0]}")
     raise first or InputError(f"{out}: none of the fastest candidates has a schedule to write.")
 
 
-def _written(best: Candidate, out: Path, to: str | None, target: str | None, size: str) -> tuple[str, str]:
+def _written(  # noqa: PLR0917 - an option each
+    best: Candidate, out: Path, to: str | None, target: str | None, size: str, per_node: int
+) -> tuple[str, str]:
     """What the file holds, and its text: the schedule with its sizes fixed, or a plan of it."""
     from busbw.collectives.exchange import plan_file_of  # noqa: PLC0415 - loads numpy
     from busbw.collectives.schedule_json import to_json  # noqa: PLC0415
@@ -205,7 +207,7 @@ def _written(best: Candidate, out: Path, to: str | None, target: str | None, siz
     bound = best.bind()
     if to == SCHEDULE or (to is None and target is None and out.suffix == ".json"):
         return "schedule", to_json(replace(bound.schedule, fixed=bound.sizes, params=bound.params)) + "\n"
-    return "plan", write_as(plan_file_of(bound, bound.schedule.name), str(out), to, target, size)
+    return "plan", write_as(plan_file_of(bound, bound.schedule.name), str(out), to, target, size, per_node)
 
 
 def _print(result: Design, cluster: str, nodes: int, objective: str) -> None:
