@@ -32,6 +32,9 @@ _TWO_LEVELS = {
     "all_reduce": "hierarchical_all_reduce", "all_gather": "hierarchical_all_gather", "reduce_scatter": "hierarchical_reduce_scatter",
     "broadcast": "hierarchical_broadcast", "reduce": "hierarchical_reduce",
 }  # fmt: skip
+_LARGE = {"all_reduce": "hierarchical_all_reduce_trees"}
+_MOST_RING_NODES = 4096
+"""Up to which nodes make a ring unless told otherwise. A guess: its steps grow with nodes, and NCCL, too, takes trees there."""
 _SHARES_SHOWN = 6
 
 simulate = typer.Typer(help="Simulate a collective or a task graph on a cluster, event by event.", no_args_is_help=True)
@@ -302,6 +305,12 @@ def _schedule(text: str, algorithm: str | None, cluster: Cluster) -> BoundSchedu
             f"{text} is no collective that can be simulated; nearest: {nearest}. There is {', '.join(known)}."
         )
     two = cluster.nodes > 1 and cluster.node.gpus > 1
+    if algorithm is None and two and cluster.nodes > _MOST_RING_NODES and kind in _LARGE:
+        algorithm = _LARGE[kind]
+        note(
+            f"{cluster.nodes} nodes: trees between them, because a ring would take {2 * (cluster.nodes - 1):,} steps. "
+            f"--algorithm {_TWO_LEVELS[kind].replace('_', '-')} takes it all the same."
+        )
     name = (algorithm or (_TWO_LEVELS.get(kind) if two else None) or _ONE_LEVEL[kind]).replace("-", "_")
     usable = [each for each, make in LIBRARY.items() if make().kind == kind]
     found = {each.replace("-", "_"): each for each in usable}.get(name)
