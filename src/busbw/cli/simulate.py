@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from busbw.collectives import BoundSchedule
     from busbw.collectives.plan import Plan
     from busbw.hardware import Cluster
-    from busbw.simulation import Cause, Conditions, Limits, TaskGraph, Timeline
+    from busbw.simulation import Cause, Conditions, Limits, Progress, TaskGraph, Timeline
 
 __all__ = ["simulate"]
 
@@ -36,6 +36,7 @@ _LARGE = {"all_reduce": "hierarchical_all_reduce_trees"}
 _MOST_RING_NODES = 4096
 """Up to which nodes make a ring unless told otherwise. A guess: its steps grow with nodes, and NCCL, too, takes trees there."""
 _SHARES_SHOWN = 6
+_TOLD_EVERY_S = 5.0
 
 simulate = typer.Typer(help="Simulate a collective or a task graph on a cluster, event by event.", no_args_is_help=True)
 
@@ -385,6 +386,22 @@ def _limits(time_s: float | None, memory: str | None) -> Limits:
         raise typer.BadParameter(f"--memory-limit {memory}: {error}.") from None
 
 
+class _Teller:
+    """Says how far a long run is, every few seconds."""
+
+    def __init__(self) -> None:
+        self.next_s = _TOLD_EVERY_S
+
+    def __call__(self, at: Progress) -> None:
+        if at.took_s < self.next_s:
+            return
+        self.next_s = at.took_s + _TOLD_EVERY_S
+        if at.stage == "running":
+            note(f"{at.took_s:.0f} s: {at.simulated_s * 1e6:.1f} us simulated, {at.messages:,} messages")
+        else:
+            note(f"{at.took_s:.0f} s: {at.stage}")
+
+
 def _run(  # noqa: PLR0917 - what a run takes
     what: BoundSchedule | Plan | TaskGraph,
     cluster: Cluster,
@@ -401,7 +418,7 @@ def _run(  # noqa: PLR0917 - what a run takes
 
     one = run(
         what, cluster, size_bytes=size_bytes, conditions=dataclasses.replace(conditions, seed=seed), routing=routing, seed=seed,
-        fold=fold, limits=limits,
+        fold=fold, limits=limits, progress=_Teller(),
     )  # fmt: skip
     if one.stopped:
         note(
