@@ -73,7 +73,7 @@ def test_the_winner_is_written_as_a_plan_by_ending_or_word(busbw, tmp_path):
         (("all-reduce", "--cluster", "dgx-h100", "--nodes", "0"), "at least one node"),
         (("all-reduce", "--cluster", "gh200"), "one GPU"),
         (("broadcast", "--cluster", "dgx-h100", "--root", "8"), "0 to 7"),
-        (("all-reduce", "--cluster", "dgx-h100", "--nodes", "100000"), "take larger switches"),
+        (("all-reduce", "--cluster", "dgx-h100", "--nodes", "1000000"), "take larger switches"),
     ],
 )
 def test_wrong_words_are_one_error_each(busbw, arguments, said):
