@@ -23,6 +23,8 @@ SCHEDULE = "schedule-json"
 """A schedule in our JSON: what `busbw design` writes, and the other verbs read."""
 _SHOWN = 8
 """Violations of one plan that are printed; JSON has all."""
+_SHORT: dict[str | None, str] = {"msccl": "msccl", "rccl": "rccl", "mscclpp": "mscclpp-0.10", "busbw": "busbw"}
+"""What --to takes beside formats: runtimes, each by the target that is meant."""
 _ENDINGS = {".xml": "msccl-xml", ".goal": "goal", ".json": "busbw-json"}
 
 _Bind = Annotated[
@@ -100,6 +102,15 @@ def convert(  # noqa: PLR0917 - an option each
     size: Annotated[
         str | None, typer.Option("--bytes", metavar="SIZE", help="Size of the call; only goal needs it.")
     ] = None,
+    per_node: Annotated[
+        int | None,
+        typer.Option(
+            "--ranks-per-node",
+            metavar="N",
+            min=1,
+            help="MSCCL++: ranks of other nodes are reached through ports. By the schedule's axis node if none.",
+        ),
+    ] = None,
     bind: _Bind = None,
 ) -> None:
     """Translate a plan. What the target can't say is named, and nothing is written.
@@ -112,23 +123,29 @@ def convert(  # noqa: PLR0917 - an option each
       busbw convert plan.json plan.xml --target rccl
       busbw convert plan.json plan.goal --bytes 1MiB
       busbw convert schedule.json plan.xml --target msccl --bind r=8
+      busbw convert schedule.json plan.json --to mscclpp-json --ranks-per-node 8
     """  # noqa: D301 - the backspace keeps the lines of the examples apart
     from busbw.collectives.exchange import read_plan  # noqa: PLC0415 - loads numpy
 
     read = read_plan(given_path(source), sizes=_sizes(bind))
     for loss in read.losses:
         note(str(loss))
-    text = write_as(read, output, to, target, size)
+    text = write_as(read, output, to, target, size, per_node)
     given_path(output).write_text(text, encoding="utf-8")
 
 
-def write_as(read: PlanFile, output: str, to: str | None, target: str | None, size: str | None) -> str:
+def write_as(  # noqa: PLR0917 - an option each
+    read: PlanFile, output: str, to: str | None, target: str | None, size: str | None, per_node: int | None = None
+) -> str:
     """The plan as text in the format that --to, --target or OUT's ending mean, read back and verified as its target reads it.
 
     Raises BadParameter for words that mean no format, InputError with all that the target can't say.
     """
-    from busbw.collectives.exchange import FORMATS, target_named, write_plan  # noqa: PLC0415 - loads numpy
+    from busbw.collectives.exchange import FORMATS, target_named, write_file  # noqa: PLC0415 - loads numpy
 
+    if to in _SHORT:
+        target = target or _SHORT[to]
+        to = None
     meant = target_named(target) if target is not None else None
     format_ = to or (meant.format if meant is not None else _ENDINGS.get(Path(output).suffix))
     if format_ not in (*FORMATS, "goal"):
@@ -139,7 +156,10 @@ def write_as(read: PlanFile, output: str, to: str | None, target: str | None, si
     writes_for = meant or (read.target if read.target.format == format_ else target_named(FORMATS[format_]))
     if writes_for.format != format_:
         raise typer.BadParameter(f"{writes_for.name} reads {writes_for.format}, not {format_}.")
-    return write_plan(read.plan, writes_for)
+    text, said = write_file(read, writes_for, per_node)
+    if said:
+        note(f"{output}: {said}")
+    return text
 
 
 def show(

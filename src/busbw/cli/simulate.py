@@ -10,13 +10,14 @@ import typer
 
 from busbw.cli.console import Page, given_path, note, print_json
 from busbw.cli.predictions import pairs_of, rate, sizes_of, time_us
+from busbw.cli.simulate_points import Teller, described, names_of, nodes_of, rows_of_points, run_points, say_notes
 from busbw.errors import InputError
 
 if TYPE_CHECKING:
     from busbw.collectives import BoundSchedule
     from busbw.collectives.plan import Plan
     from busbw.hardware import Cluster
-    from busbw.simulation import Cause, Conditions, Limits, Progress, TaskGraph, Timeline
+    from busbw.simulation import Conditions, Limits, Timeline
 
 __all__ = ["simulate"]
 
@@ -36,7 +37,6 @@ _LARGE = {"all_reduce": "hierarchical_all_reduce_trees"}
 _MOST_RING_NODES = 4096
 """Up to which nodes make a ring unless told otherwise. A guess: its steps grow with nodes, and NCCL, too, takes trees there."""
 _SHARES_SHOWN = 6
-_TOLD_EVERY_S = 5.0
 
 simulate = typer.Typer(help="Simulate a collective or a task graph on a cluster, event by event.", no_args_is_help=True)
 
@@ -45,6 +45,12 @@ _ClusterOption = Annotated[
     typer.Option("--cluster", metavar="NAME|FILE", help="A node of `busbw hardware`, or a file that describes one."),
 ]
 _Nodes = Annotated[int, typer.Option("--nodes", metavar="N", min=1, help="Number of nodes (hosts).")]
+_SeveralNodes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--nodes", metavar="N|FROM:TO:FACTOR", help="Numbers of nodes (hosts), 1 if not given; may be repeated."
+    ),
+]
 _WhatIf = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="FIGURE=VALUE", help="A figure set anew, such as nic.rate=800Gb/s; may be repeated."),
@@ -86,6 +92,23 @@ _Perfetto = Annotated[
     Path | None,
     typer.Option("--perfetto", parser=given_path, metavar="FILE.json", help="Write the tasks for ui.perfetto.dev."),
 ]
+_Store = Annotated[
+    Path | None,
+    typer.Option(
+        "--store",
+        parser=given_path,
+        metavar="DIR",
+        help="Keep each point as it ends; points that are kept are not run again.",
+    ),
+]
+_Engine = Annotated[
+    str,
+    typer.Option(
+        "--engine",
+        metavar="WHERE",
+        help="Where points run: here, local[:N], dask://HOST:PORT, ray://HOST:PORT, mpi; auto: here, then local.",
+    ),
+]
 _Json = Annotated[bool, typer.Option("--json", help="Print as JSON.")]
 
 
@@ -100,7 +123,7 @@ def collective(
         ),
     ] = None,
     cluster: _ClusterOption,
-    nodes: _Nodes = 1,
+    nodes: _SeveralNodes = None,
     schedule: Annotated[
         Path | None,
         typer.Option(
@@ -131,6 +154,8 @@ def collective(
     time_limit: _TimeLimit = None,
     memory_limit: _MemoryLimit = None,
     perfetto: _Perfetto = None,
+    store: _Store = None,
+    engine: _Engine = "auto",
     as_json: _Json = False,
 ) -> int:
     """Simulate a collective: time, what the critical path is made of, and what each fault costs.
@@ -145,40 +170,64 @@ def collective(
       busbw simulate collective all-reduce --cluster dgx-h100 --nodes 16 --bytes 1GiB --straggler 5=0.8
       busbw simulate collective --schedule best.json --cluster dgx-h100 --nodes 4
     """  # noqa: D301 - the backspace keeps the lines of the examples apart
-    found = _cluster(cluster, nodes, what_if)
-    if found.gpus < 2:
-        raise typer.BadParameter(f"{nodes} x {found.name} is one GPU, which has nobody to talk to.")
+    from busbw.simulation import MOST_POINTS, Point  # noqa: PLC0415
+
     if kind is None and schedule is None:
         raise typer.BadParameter("what is simulated? Give a COLLECTIVE, or --schedule FILE.json.")
     if schedule is not None and algorithm is not None:
         raise typer.BadParameter("--schedule is an algorithm already; leave --algorithm out.")
-    bound = _from_file(schedule, kind, found) if schedule is not None else _schedule(kind or "", algorithm, found)
-    kind, name = _told(bound)
+    wanted: list[tuple[Cluster, BoundSchedule | Plan]] = []
+    for count in nodes_of(nodes or ["1"]):
+        found = _cluster(cluster, count, what_if)
+        if found.gpus < 2:
+            raise typer.BadParameter(f"{count} x {found.name} is one GPU, which has nobody to talk to.")
+        made = _from_file(schedule, kind, found) if schedule is not None else _schedule(kind or "", algorithm, found)
+        wanted.append((found, made))
+    found, bound = wanted[0]
+    kind, name = names_of(bound)
     if kind == "barrier":
         if sizes:
             raise typer.BadParameter("--bytes: a barrier moves no data.")
         sizes = ["0"]
+    elif 0 in sizes_of(sizes or []):
+        raise typer.BadParameter(
+            "--bytes: 0 bytes: sizes are 1 to 2^60-1; NCCL returns at once from a call that moves nothing."
+        )
     conditions = _conditions(fail_link, degrade_link, straggler, speed_spread)
     limits = _limits(time_limit, memory_limit)
-    rows, status = [], 0
-    for size in sizes_of(sizes or ["1GiB"]):
-        runs = [_run(bound, found, size, conditions, seed, routing, fold, limits) for seed in range(seeds)]
-        blame = _causes(bound, found, size, conditions, runs[0], routing, limits)
-        rows.append(_row(bound, size, runs, blame))
-        status = max(status, *(2 if run.stopped else 0 for run in runs))
-        if perfetto is not None:
-            note(f"{_write(perfetto, runs[0])} tasks written to {perfetto}")
-            perfetto = None
-    if as_json:
-        head = {"schema": SCHEMA, "collective": kind, "algorithm": name}
-        print_json({**head, "cluster": found.name, "nodes": nodes, "ranks": bound.ranks, "rows": rows})
-    else:
-        _print(
-            f"{kind.replace('_', '-')}",
-            f"  {name}, {nodes} x {found.name} = {bound.ranks} ranks",
-            rows,
+    asked: dict[str, Any] = {
+        "collective": kind, "algorithm": algorithm, "routing": routing, "fail_link": fail_link, "degrade_link": degrade_link,
+        "straggler": straggler, "speed_spread": speed_spread, "fold": fold,
+    }  # fmt: skip
+    swept = sizes_of(sizes or ["1GiB"])
+    if len(wanted) * len(swept) * seeds > MOST_POINTS:
+        raise typer.BadParameter(
+            f"{len(wanted) * len(swept) * seeds:,} points of nodes, sizes and seeds; {MOST_POINTS:,} are run at most."
         )
-    return status
+    told = [(on, what, {**asked, **described(what, on, schedule)}) for on, what in wanted]
+    points = [
+        Point(
+            what, on, size, conditions, routing, seed, fold, limits, with_causes=seed == 0 and not conditions.none,
+            given={**said, "size_bytes": size, "seed": seed},
+        )
+        for on, what, said in told
+        for size in swept
+        for seed in range(seeds)
+    ]  # fmt: skip
+    outcomes = run_points(points, engine, store)
+    if perfetto is not None:
+        note(f"{_write(perfetto, points[0].run())} tasks written to {perfetto}")
+    rows = rows_of_points(points, outcomes)
+    if as_json:
+        head = {"schema": SCHEMA, "collective": kind, "algorithm": name, "cluster": found.name}
+        several = len(wanted) > 1
+        where = {"nodes": None if several else found.nodes, "ranks": None if several else bound.ranks}
+        print_json({**head, **where, "rows": rows})
+    else:
+        at = ", ".join(str(on.nodes) for on, _ in wanted)
+        ranks = ", ".join(str(each.ranks) for _, each in wanted)
+        _print(kind.replace("_", "-"), f"  {name}, {at} x {found.name} = {ranks} ranks", rows)
+    return 0 if len(outcomes) == len(points) and all(outcome.is_whole for outcome in outcomes.values()) else 2
 
 
 @simulate.command()
@@ -202,37 +251,24 @@ def graph(  # noqa: PLR0917 - an option each
     Examples:
       busbw simulate graph trace.goal --cluster dgx-h100 --nodes 2
     """
-    from busbw.simulation import read_graph  # noqa: PLC0415
+    from busbw.simulation import Point, outcome_of, read_graph  # noqa: PLC0415
 
     found = _cluster(cluster, nodes, what_if)
     tasks = read_graph(file)
-    run = _run(
-        tasks,
-        found,
-        None,
-        _conditions(None, degrade_link, straggler, 0.0),
-        0,
-        routing,
-        True,
-        _limits(time_limit, memory_limit),
-    )
-    row = _row(tasks, None, [run], [])
+    conditions = _conditions(None, degrade_link, straggler, 0.0)
+    point = Point(tasks, found, None, conditions, routing, limits=_limits(time_limit, memory_limit))
+    run = point.run(Teller())
+    outcome = outcome_of(point, run)
+    say_notes(outcome)
+    (row,) = rows_of_points([point], {0: outcome})
     if perfetto is not None:
         note(f"{_write(perfetto, run)} tasks written to {perfetto}")
     if as_json:
-        print_json(
-            {
-                "schema": SCHEMA,
-                "tasks": len(tasks),
-                "ranks": tasks.ranks,
-                "cluster": found.name,
-                "nodes": nodes,
-                "rows": [row],
-            }
-        )
+        head = {"schema": SCHEMA, "tasks": len(tasks), "ranks": tasks.ranks, "cluster": found.name, "nodes": nodes}
+        print_json({**head, "rows": [row]})
     else:
         _print("graph", f"  {len(tasks)} tasks of {tasks.ranks} ranks on {nodes} x {found.name}", [row])
-    return 2 if run.stopped else 0
+    return 0 if outcome.is_whole else 2
 
 
 def _cluster(name: str, nodes: int, what_if: list[str] | None) -> Cluster:
@@ -242,13 +278,6 @@ def _cluster(name: str, nodes: int, what_if: list[str] | None) -> Cluster:
     for line in map(str, losses):
         note(line)
     return found
-
-
-def _told(what: BoundSchedule | Plan) -> tuple[str, str]:
-    """The collective and the algorithm."""
-    from busbw.collectives import BoundSchedule  # noqa: PLC0415
-
-    return (what.schedule.kind, what.schedule.name) if isinstance(what, BoundSchedule) else (what.collective, what.name)
 
 
 def _from_file(path: Path, text: str | None, cluster: Cluster) -> BoundSchedule | Plan:
@@ -386,94 +415,6 @@ def _limits(time_s: float | None, memory: str | None) -> Limits:
         raise typer.BadParameter(f"--memory-limit {memory}: {error}.") from None
 
 
-class _Teller:
-    """Says how far a long run is, every few seconds."""
-
-    def __init__(self) -> None:
-        self.next_s = _TOLD_EVERY_S
-
-    def __call__(self, at: Progress) -> None:
-        if at.took_s < self.next_s:
-            return
-        self.next_s = at.took_s + _TOLD_EVERY_S
-        if at.stage == "running":
-            note(f"{at.took_s:.0f} s: {at.simulated_s * 1e6:.1f} us simulated, {at.messages:,} messages")
-        else:
-            note(f"{at.took_s:.0f} s: {at.stage}")
-
-
-def _run(  # noqa: PLR0917 - what a run takes
-    what: BoundSchedule | Plan | TaskGraph,
-    cluster: Cluster,
-    size_bytes: int | None,
-    conditions: Conditions,
-    seed: int,
-    routing: str | None,
-    fold: bool,
-    limits: Limits,
-) -> Timeline:
-    import dataclasses  # noqa: PLC0415
-
-    from busbw.simulation import simulate as run  # noqa: PLC0415
-
-    one = run(
-        what, cluster, size_bytes=size_bytes, conditions=dataclasses.replace(conditions, seed=seed), routing=routing, seed=seed,
-        fold=fold, limits=limits, progress=_Teller(),
-    )  # fmt: skip
-    if one.stopped:
-        note(
-            f"{one.stopped}: {one.time_s * 1e6:.1f} us were simulated, {one.messages} messages; what follows is what is known"
-        )
-    return one
-
-
-def _causes(  # noqa: PLR0917 - what a run takes
-    bound: BoundSchedule | Plan,
-    cluster: Cluster,
-    size_bytes: int,
-    conditions: Conditions,
-    run: Timeline,
-    routing: str | None,
-    limits: Limits,
-) -> list[Cause]:
-    from busbw.simulation import causes  # noqa: PLC0415
-
-    if run.stopped:
-        return []
-    return causes(bound, cluster, conditions, run, size_bytes=size_bytes, routing=routing, limits=limits)
-
-
-def _row(what: Any, size_bytes: int | None, runs: list[Timeline], blame: list[Cause]) -> dict[str, Any]:
-    import numpy as np  # noqa: PLC0415
-
-    from busbw.collectives import COLLECTIVES, bus_factor  # noqa: PLC0415
-    from busbw.errors import InputError  # noqa: PLC0415
-    from busbw.simulation import critical_path  # noqa: PLC0415
-
-    times = np.array([run.time_s for run in runs])
-    time_s = float(np.median(times))
-    row: dict[str, Any] = {
-        "size_bytes": size_bytes,
-        "time_s": time_s,
-        "p99_s": float(np.quantile(times, 0.99)),
-        "seeds": len(runs),
-    }
-    row["stopped"] = runs[0].stopped
-    kind = _told(what)[0] if size_bytes is not None else ""
-    if size_bytes is not None and time_s > 0 and kind != "barrier":
-        row["algbw_bytes_per_s"] = size_bytes / time_s
-        if kind in COLLECTIVES:
-            row["busbw_bytes_per_s"] = size_bytes / time_s * bus_factor(kind, what.ranks)
-    row |= {"messages": runs[0].messages, "ranks_alike": runs[0].folded}
-    try:
-        row["critical_path_s"] = critical_path(runs[0]).shares_s if not runs[0].stopped else {}
-    except InputError as error:
-        note(str(error))
-        row["critical_path_s"] = {}
-    row["causes"] = [{"kind": cause.kind, "name": cause.name, "saves_s": cause.saves_s} for cause in blame]
-    return row
-
-
 def _write(path: Path, run: Timeline) -> int:
     from busbw.reports.perfetto import write_perfetto  # noqa: PLC0415
 
@@ -486,8 +427,12 @@ def _print(what: str, where: str, rows: list[dict[str, Any]]) -> None:
     page = Page()
     page.line((what, "bold"), where)
     page.line()
+    if not rows:
+        return
     many = any(row["seeds"] > 1 for row in rows)
+    swept = len({row["nodes"] for row in rows}) > 1
     columns = [
+        ("nodes", True),
         ("size", True),
         ("time us", True),
         ("p99 us", True),
@@ -496,9 +441,10 @@ def _print(what: str, where: str, rows: list[dict[str, Any]]) -> None:
         ("most of it", False),
     ]
     page.table(
-        [column for column in columns if many or column[0] != "p99 us"],
+        [column for column in columns if {"p99 us": many, "nodes": swept}.get(column[0], True)],
         (
             [
+                *([str(row["nodes"])] if swept else []),
                 format_bytes(row["size_bytes"]) if row["size_bytes"] is not None else "-",
                 time_us(row["time_s"]),
                 *([time_us(row["p99_s"])] if many else []),

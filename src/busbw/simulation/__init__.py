@@ -1,6 +1,6 @@
 """Simulation: task programs on clusters, run by a discrete-event core at max-min fair rates; and packets through queues.
 
-Knows no algorithm by name. May import collectives, hardware, statistics, units and errors; never prediction.
+Knows no algorithm by name. May import collectives, observations, hardware, statistics, units and errors; never prediction.
 """
 
 from busbw.simulation.analysis import CriticalPath, Exposure, critical_path, exposure, link_load, written_out
@@ -10,6 +10,7 @@ from busbw.simulation.formats import read_graph
 from busbw.simulation.graph import TaskGraph
 from busbw.simulation.limits import Limits, Progress
 from busbw.simulation.lowering import task_program
+from busbw.simulation.observed import observations
 from busbw.simulation.packet_settings import TRANSPORTS, PacketSettings, packet_settings
 from busbw.simulation.packets import PACKET_ROUTINGS, PacketFlows, PacketTimeline, simulate_packets
 from busbw.simulation.peers import Others, Peers, Shift, Table
@@ -21,6 +22,7 @@ from busbw.simulation.program import (
     Delay,
     Drain,
     Free,
+    Instruction,
     Loop,
     Put,
     Receive,
@@ -31,9 +33,11 @@ from busbw.simulation.program import (
 )
 from busbw.simulation.runtimes import NCCL, WHOLE, Fifo, Runtime
 from busbw.simulation.simulate import StallError, simulate
+from busbw.simulation.sweep import MOST_POINTS, Kept, Outcome, Point, outcome_of, sweep
 from busbw.simulation.timeline import Repeat, Tasks, Timeline
 
 __all__ = [
+    "MOST_POINTS",
     "NCCL",
     "PACKET_ROUTINGS",
     "TRANSPORTS",
@@ -50,14 +54,18 @@ __all__ = [
     "Exposure",
     "Fifo",
     "Free",
+    "Instruction",
+    "Kept",
     "Limits",
     "LinkFailure",
     "Loop",
     "Others",
+    "Outcome",
     "PacketFlows",
     "PacketSettings",
     "PacketTimeline",
     "Peers",
+    "Point",
     "Progress",
     "Put",
     "Receive",
@@ -77,11 +85,14 @@ __all__ = [
     "critical_path",
     "exposure",
     "link_load",
+    "observations",
+    "outcome_of",
     "packet_settings",
     "plan_program",
     "read_graph",
     "simulate",
     "simulate_packets",
+    "sweep",
     "task_program",
     "written_out",
 ]

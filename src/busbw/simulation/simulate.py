@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -68,9 +69,11 @@ def simulate(
             if size_bytes is None or size_bytes < 0:
                 raise ValueError("a schedule or plan needs size_bytes from 0 on, what it shall move")
             if isinstance(program, Plan):
+                kind = program.collective
                 program = plan_program(program, size_bytes, healthy.outside, runtime, watch)
             else:
-                program = task_program(program, size_bytes, watch)
+                kind, program = program.schedule.kind, task_program(program, size_bytes, watch)
+            program = replace(program, notes={**program.notes, "collective": kind, "size_bytes": str(size_bytes)})
         network = conditions.applied_to(healthy)
         outages = tuple(Outage(find_links(network, f.link), f.at_s, f.reroute_s, f.until_s) for f in conditions.later())
         if isinstance(program, TaskGraph):

@@ -9,7 +9,7 @@ enum class WaitResult : unsigned char { kArrived, kDeadline, kAborted };
 using enum WaitResult;
 
 /// What a thread was doing when it gave up.
-enum class Primitive : unsigned char { none, semaphore_wait, barrier_wait, packet_wait, channel_wait };
+enum class Primitive : unsigned char { none, semaphore_wait, barrier_wait, packet_wait, channel_wait, slot_wait, flag_wait, flush_wait, memory_access };
 
 /// Who gave up first and why; in the rank's control memory, read by the host. `state` is written last.
 struct alignas(64) Report {
@@ -62,5 +62,16 @@ class Deadline {
   std::uint64_t until_ns_ = 0;
   std::uint32_t looks_ = 0;
 };
+
+/// Waits until a count that only grows has reached `expected`, by signed distance. Polls relaxed, so the loop drops no cache lines; one acquire
+/// load of the same word ends it, if `order` asks for one. One thread calls.
+BUSBW_DEVICE WaitResult wait_until(std::uint64_t& word, std::uint64_t expected, Order order, Deadline deadline, Primitive primitive,
+                                   std::uint32_t block, std::uint32_t peer) {
+  std::uint64_t seen;
+  while (static_cast<std::int64_t>((seen = SystemAtomic<std::uint64_t>(word).load(kRelaxed)) - expected) < 0)
+    if (const WaitResult stop = deadline.poll(); stop != kArrived) return deadline.give_up(stop, primitive, block, peer, expected, seen);
+  if (order == kAcquire) SystemAtomic<std::uint64_t>(word).load(kAcquire);
+  return kArrived;
+}
 
 }  // namespace busbw::device

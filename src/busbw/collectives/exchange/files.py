@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,7 +20,7 @@ from busbw.collectives.schedule import BoundSchedule, Schedule
 from busbw.collectives.schedule_json import from_json, looks_like_schedule_json
 from busbw.errors import InputError, Loss
 
-__all__ = ["FORMATS", "PlanFile", "parse_plan", "plan_file_of", "read_plan", "read_schedule", "write_plan"]
+__all__ = ["FORMATS", "WRITERS", "PlanFile", "parse_plan", "plan_file_of", "read_plan", "read_schedule", "told"]
 
 FORMATS = {
     "msccl-xml": "rccl",
@@ -48,6 +49,12 @@ class PlanFile:
     """Limits of the target that it exceeds, and what the target's parser would refuse."""
     schedule: BoundSchedule | None = None
     """What the plan was lowered from, if the file holds a schedule."""
+
+    @property
+    def ranks_per_node(self) -> int | None:
+        """Ranks that share memory, if the schedule has an axis `node` before others."""
+        axes = self.schedule.sizes if self.schedule is not None else ()
+        return math.prod(size for _, size in axes[1:]) if len(axes) > 1 and axes[0][0] == "node" else None
 
     def verify_schedule(self) -> tuple[Violation, ...]:
         """The rules of schedules that its schedule breaks; none for a file that holds a plan.
@@ -187,27 +194,11 @@ def _must_be(path: str, target: Target | None, format_: str) -> None:
 
 def _limits(plan: Plan, target: Target) -> list[Violation]:
     """Limits of the target that a plan exceeds, as the writer of its format finds them."""
-    _, violations = _WRITERS[target.format](plan, target)
+    _, violations = WRITERS[target.format](plan, target)
     return [violation for violation in violations if violation.rule == "target-limit"]
 
 
-def write_plan(plan: Plan, target: Target) -> str:
-    """The plan as a file for a target, read back and verified under the target's own reading.
-
-    Raises InputError with all that the target can't say or take, and if what it reads is not legal.
-    """
-    text, violations = _WRITERS[target.format](plan, target)
-    if violations:
-        raise InputError(f"plan {plan.name!r} does not fit {target.name}:\n{_told(violations)}")
-    again = parse_plan(text.encode(), f"{plan.name} for {target.name}", target.name).verify()
-    if not again.legal:
-        raise InputError(
-            f"plan {plan.name!r}, read as {target.name} reads it, is not legal:\n{_told(again.violations)}"
-        )
-    return text
-
-
-def _told(violations: Sequence[Violation]) -> str:
+def told(violations: Sequence[Violation]) -> str:
     """A line each for a few violations, and how many more there are."""
     more = len(violations) - _SHOWN
     lines = [str(one) for one in violations[:_SHOWN]]
@@ -218,4 +209,4 @@ def _write_busbw(plan: Plan, _target: Target) -> tuple[str, list[Violation]]:
     return write_busbw_json(plan), []
 
 
-_WRITERS = {"msccl-xml": write_msccl_xml, "mscclpp-json": write_mscclpp_json, "busbw-json": _write_busbw}
+WRITERS = {"msccl-xml": write_msccl_xml, "mscclpp-json": write_mscclpp_json, "busbw-json": _write_busbw}

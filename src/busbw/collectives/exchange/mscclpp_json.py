@@ -582,7 +582,7 @@ def write_mscclpp_json(plan: Plan, target: Target) -> tuple[str, list[Violation]
     gives the same plan again.
     """
     violations = list(_header_violations(plan, target))
-    if target.name in ("mscclpp-0.5", "mscclpp-0.6", "mscclpp-0.7"):
+    if target.first_kind:
         return write_first_kind(plan, target, violations)
     gpus = [_Writer(plan, target, rank.unrolled(), violations).gpu() for rank in plan]
     top = {
@@ -640,6 +640,9 @@ class _Writer:
         """The gpu."""
         self._declare_channels()
         blocks = [self._block(block) for block in range(len(self.rank.blocks))]
+        self.violations += limit_violation(
+            self.target, "blocks", len(blocks), self.target.blocks_per_rank, f"rank {self.rank.rank}"
+        )
         channels: list[dict[str, Any]] = [
             {"channel_type": kind, "connected_to": peers} for kind, peers in self.channels.items() if peers
         ]

@@ -422,6 +422,9 @@ class _Writer:
     def gpu(self) -> dict[str, Any]:
         """The gpu."""
         blocks = [self._block(number) for number in range(len(self.rank.blocks))]
+        self.violations += limit_violation(
+            self.target, "blocks", len(blocks), self.target.blocks_per_rank, f"rank {self.rank.rank}"
+        )
         channels: list[dict[str, Any]] = [
             {"type": kind, "srcbuff": "i", "dstbuff": "i", "connectedTo": [peer for peer, _ in ends]}
             for kind, ends in self.signals.items()
