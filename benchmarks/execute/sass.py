@@ -19,7 +19,7 @@ from pathlib import Path
 from benchmarks.rows import NO_TOOLCHAIN, NotMeasurableError
 from busbw.execution.cuda_compiler import CompilationError, Compiler, Nvcc, Nvrtc, device_headers
 from busbw.execution.cuda_driver import CudaUnavailableError
-from busbw.execution.cuda_kernels import KERNELS, Entry, every_entry, source_of
+from busbw.execution.cuda_kernels import KERNELS, Entry, Kernel, every_entry, source_of
 
 __all__ = ["Function", "Report", "compile_beside_vendors", "examine", "functions", "resources", "violations"]
 
@@ -139,25 +139,40 @@ def violations(function: Function, entry: Entry) -> list[str]:
     if kernel is None:
         return found
     inside = {at for loop in function.loops() for at in loop}
-    if kernel.has_elements:
-        for what, begin in (("load", "LDG.E.128"), ("store", "STG.E.128")):
-            if not any(opcodes[at].startswith(begin) and "STRONG" not in opcodes[at] for at in inside):
-                found.append(f"no 128-bit {what} in a loop")
+    for what, pattern in _wide(kernel):
+        if not any(re.match(pattern, opcodes[at]) for at in inside):
+            found.append(f"no 128-bit {what} in a loop")
     polls = [loop for loop in function.innermost_loops() if any(_POLLS.match(opcodes[at]) for at in loop)]
     if not polls:
         found.append("no loop that polls a word of another rank (LDG.STRONG.SYS)")
     if any(opcodes[at].startswith("CCTL") for loop in polls for at in loop):
         found.append("a poll loop that drops the L1 cache (CCTL)")
+    if "LL" in kernel.arguments:  # its packets bring their own news
+        return found
     if not any(one.startswith("CCTL.IVALL") for one in opcodes):
         found.append("no acquire (CCTL.IVALL)")
+    if "LL128" in kernel.arguments:
+        return found
     signals = [at for at, one in enumerate(opcodes) if one.startswith(("RED", "ATOM")) and "64.STRONG.SYS" in one]
     if not signals:
         found.append("no signal (RED or ATOM of 64 bits, STRONG.SYS)")
     if any(not _released(opcodes, at) for at in signals):
         found.append("a signal without a release (MEMBAR.SYS)")
-    if "multimem" in entry.kernel and not any(one.startswith("LDGMC") for one in opcodes):
-        found.append("no reduction by the switch (LDGMC)")
     return found
+
+
+def _wide(kernel: Kernel) -> list[tuple[str, str]]:
+    """Accesses of 128 bits that a kernel's loops must have: what, and how the instruction looks."""
+    if "multicast" in kernel.arguments:
+        return [
+            ("reduction by the switch", r"LDGMC\.E\S*\.128|LDGMC\.E"),
+            ("store at all ranks", r"STG\.E\.128\.STRONG\.SYS"),
+        ]
+    if "LL" in kernel.arguments or "LL128" in kernel.arguments:
+        return [("load of a packet", r"LDG\.E\.128\.STRONG\.SYS"), ("store of a packet", r"STG\.E\.128\.STRONG\.SYS")]
+    if not kernel.has_elements:
+        return []
+    return [("load", r"LDG\.E\.128$"), ("store", r"STG\.E\.128$")]
 
 
 def _released(opcodes: Sequence[str], at: int) -> bool:
