@@ -103,6 +103,8 @@ class Kernel:
     elements: tuple[str, ...] = tuple(TYPES)
     """Types that it reduces."""
     operations: tuple[str, ...] = tuple(OPERATIONS)
+    threads: int = MOST_THREADS
+    """Of a block, at most."""
     oldest: int = 70
     """The first architecture that has its instructions. 70: the memory model of PTX begins there (PTX ISA, "Memory Consistency Model")."""
 
@@ -123,7 +125,13 @@ KERNELS = (
     Kernel("all_reduce_two_shot", "kernels/all_reduce.hpp", ("window in", "window out", "count", "op")),
     Kernel("all_reduce_ring", "kernels/ring.hpp", ("window in", "window out", "count", "op")),
     Kernel("all_reduce_ll", "kernels/packets.hpp", ("LL", "in", "out", "count", "op"), "all_reduce_packets"),
-    Kernel("all_reduce_ll128", "kernels/packets.hpp", ("LL128", "in", "out", "count", "op"), "all_reduce_packets"),
+    Kernel(
+        "all_reduce_ll128",
+        "kernels/packets.hpp",
+        ("LL128", "in", "out", "count", "op"),
+        "all_reduce_packets",
+        threads=256,
+    ),
     Kernel(
         "all_reduce_multimem",
         "kernels/multimem.hpp",
@@ -155,6 +163,16 @@ class Entry:
     kernel: str
     element: str = ""
     operation: str = ""
+
+    @property
+    def threads(self) -> int:
+        """Of a block."""
+        return _BY_NAME[self.kernel].threads if self.kernel in _BY_NAME else MOST_THREADS
+
+    @property
+    def by_packets(self) -> bool:
+        """Whether it needs slots that nothing but packets ever lay in: a word of data could be taken for a flag."""
+        return self.kernel in _BY_NAME and not {"LL", "LL128"}.isdisjoint(_BY_NAME[self.kernel].arguments)
 
     @property
     def symbol(self) -> str:
@@ -270,8 +288,11 @@ def source_of(entries: Sequence[Entry]) -> str:
 _BLOCK = """#define BUSBW_BLOCK \\
   BlockBarrier barrier_of_block; \\
   const Block block{blockIdx.x, gridDim.x, threadIdx.x, blockDim.x, &barrier_of_block}"""
-_BOUNDS = f"__launch_bounds__({MOST_THREADS}, 1)"
-"""The second bound, one block a multiprocessor, is not idle: without it ptxas 13 saves registers for a second block, and spills."""
+
+
+def _bounds(threads: int) -> str:
+    """The second bound, one block a multiprocessor, is not idle: without it ptxas 13 saves registers for a second block, and spills."""
+    return f"__launch_bounds__({threads}, 1)"
 
 
 def _assertions() -> Iterator[str]:
@@ -296,7 +317,7 @@ def _function(entry: Entry, kernel: Kernel) -> str:
         (
             f"namespace of_{entry.symbol} {{",
             *aliases,
-            f'extern "C" __global__ void {_BOUNDS} {entry.symbol}({", ".join(declared)}) {{',
+            f'extern "C" __global__ void {_bounds(kernel.threads)} {entry.symbol}({", ".join(declared)}) {{',
             f"  BUSBW_BLOCK;\n  {kernel.function or kernel.name}({passed});\n}}\n}}",
         )
     )
@@ -310,7 +331,7 @@ def _divide(entry: Entry) -> str:
     kind = _type(entry)
     value = "float(values[i]) / float(ranks)" if "16" in entry.element else f"values[i] / ({kind})(ranks)"
     return (
-        f'extern "C" __global__ void {_BOUNDS} {entry.symbol}({kind}* values, std::size_t count, std::uint32_t ranks) {{\n'
+        f'extern "C" __global__ void {_bounds(MOST_THREADS)} {entry.symbol}({kind}* values, std::size_t count, std::uint32_t ranks) {{\n'
         "  for (std::size_t i = blockIdx.x * std::size_t(blockDim.x) + threadIdx.x; i < count; i += std::size_t(gridDim.x) * blockDim.x)\n"
         f"    values[i] = ({kind})({value});\n}}"
     )
