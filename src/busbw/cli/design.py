@@ -64,6 +64,9 @@ def design(  # noqa: PLR0917 - an option each
     target: Annotated[
         str | None, typer.Option("--target", metavar="NAME", help="The runtime to write --out for, such as msccl.")
     ] = None,
+    in_place: Annotated[
+        bool, typer.Option("--in-place", help="--out as a plan with one buffer for input and output, as NCCL has it.")
+    ] = False,
     draw: Annotated[
         Path | None,
         typer.Option("--draw", parser=given_path, metavar="FILE.svg", help="Draw the best schedule's tree or step."),
@@ -125,10 +128,10 @@ def design(  # noqa: PLR0917 - an option each
     if not result.candidates:
         raise typer.BadParameter(f"{result.ranks} ranks: {result.left_out[0][0]}: {result.left_out[0][1]}.")
     best = result.candidates[0]
-    if out is None and (to or target):
-        raise typer.BadParameter("--to and --target say how --out is written; give --out FILE.")
+    if out is None and (to or target or in_place):
+        raise typer.BadParameter("--to, --target and --in-place say how --out is written; give --out FILE.")
     if out is not None:
-        best, what, text = _written(result, out, to, target, size, found.gpus_per_domain)
+        best, what, text = _written(result, out, to, target, size, found.gpus_per_domain, in_place)
         out.write_text(text, encoding="utf-8")
         note(f"{what}: {out}")
     if draw is not None:
@@ -144,7 +147,7 @@ def design(  # noqa: PLR0917 - an option each
 
 
 def _written(  # noqa: PLR0917 - an option each
-    result: Design, out: Path, to: str | None, target: str | None, size: str, per_node: int
+    result: Design, out: Path, to: str | None, target: str | None, size: str, per_node: int, in_place: bool
 ) -> tuple[Candidate, str, str]:
     """The best schedule that the file can hold, what the file holds, and its text: the schedule with its sizes fixed, or a plan of it."""
     from busbw.collectives.exchange import plan_file_of  # noqa: PLC0415 - loads numpy
@@ -158,7 +161,8 @@ def _written(  # noqa: PLR0917 - an option each
     for candidate in result.candidates[:_SHOWN]:
         bound = candidate.bind()
         try:
-            text = write_as(plan_file_of(bound, bound.schedule.name), str(out), to, target, size, per_node)
+            file = plan_file_of(bound, bound.schedule.name, in_place=in_place)
+            text = write_as(file, str(out), to, target, size, per_node)
         except InputError as error:
             note(f"{candidate.name} is not written: {_short(error)}")
             first = first or error
