@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, TypeAlias
 
@@ -308,6 +308,10 @@ class BoundSchedule:
     schedule: Schedule
     sizes: tuple[tuple[str, int], ...]
     params: tuple[tuple[str, int], ...] = ()
+    _transfers: tuple[Transfer, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_transfers", tuple(transfers_of(self.schedule.body)))
 
     @property
     def environment(self) -> Environment:
@@ -356,7 +360,7 @@ class BoundSchedule:
 
     def transfer(self, number: int) -> Transfer:
         """The transfer at this place of `transfers_of(body)`."""
-        return tuple(transfers_of(self.schedule.body))[number]
+        return self._transfers[number]
 
     def bound_where(self, **params: int) -> BoundSchedule:
         """The same with other parameters."""

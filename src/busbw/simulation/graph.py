@@ -8,6 +8,7 @@ Legend: T tasks, E edges.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,9 +16,10 @@ import numpy as np
 from busbw.errors import InputError
 from busbw.hardware.links import IntArray
 from busbw.simulation import _flow
-from busbw.simulation.expansion import Expansion
+from busbw.simulation.expansion import Crossings, Expansion
 from busbw.simulation.network import Network, rate_units
-from busbw.simulation.program import Channel, Stream, Table, TaskProgram
+from busbw.simulation.peers import Table
+from busbw.simulation.program import Channel, Stream, TaskProgram
 from busbw.simulation.symmetry import Orbits
 
 __all__ = ["COMPUTE", "RECEIVE", "SEND", "TRANSFER", "TaskGraph"]
@@ -146,6 +148,8 @@ class TaskGraph:
             nothing32,
             nothing32,
             np.r_[np.arange(len(carries) + 1), len(carries) + np.cumsum(fan)],
+            nothing64,
+            nothing64,
         )
         latency = np.r_[ways.latency_ps, np.zeros(len(edges_to), np.int64)]
         flow.set_ports(port_stream.astype(np.int32), latency)
@@ -164,8 +168,7 @@ class TaskGraph:
         columns: dict[str, Any] = {
             "stream_name": np.zeros(tasks, np.int64), "stream_rank": self.rank, "src_rank": np.r_[self.rank[carries], self.rank[sources]],
             "channel_name": np.r_[np.zeros(len(carries), np.int64), np.ones(len(sources), np.int64)], "dst_rank": ends,
-            "latency_ps": np.r_[ways.latency_ps, np.zeros(channels - len(carries), np.int64)], "way_begin": begin,
-            "crossing_link": dense.astype(np.int32), "crossing_share": ways.share, "share_unit": ways.share_unit, "link": links,
+            "latency_ps": np.r_[ways.latency_ps, np.zeros(channels - len(carries), np.int64)], "crossings": partial(Crossings, begin, dense.astype(np.int32), ways.share), "share_unit": ways.share_unit, "link": links,
             "capacity": capacity,
         }  # fmt: skip
         assert ports == len(port_stream)

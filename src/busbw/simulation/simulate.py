@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
+from busbw.collectives.plan import Plan
 from busbw.collectives.schedule import BoundSchedule
 from busbw.errors import InputError
 from busbw.hardware.cluster import Cluster
@@ -19,7 +20,9 @@ from busbw.simulation.expansion import Expansion, Outage, UnfoldableError, expan
 from busbw.simulation.graph import TaskGraph
 from busbw.simulation.lowering import task_program
 from busbw.simulation.network import Network
+from busbw.simulation.plans import plan_program
 from busbw.simulation.program import TaskProgram
+from busbw.simulation.runtimes import NCCL, Runtime
 from busbw.simulation.symmetry import Orbits, orbits_of
 from busbw.simulation.timeline import Timeline
 
@@ -60,7 +63,7 @@ class StallError(InputError):
 
 
 def simulate(
-    program: TaskProgram | BoundSchedule | TaskGraph,
+    program: TaskProgram | Plan | BoundSchedule | TaskGraph,
     cluster: Cluster | Fabric,
     *,
     size_bytes: int | None = None,
@@ -72,22 +75,28 @@ def simulate(
     record: bool = True,
     limits: Limits | None = None,
     progress: Callable[[Progress], None] | None = None,
+    runtime: Runtime = NCCL,
 ) -> Timeline:
-    """When everything in a program, a graph, or a schedule that moves size_bytes, happened.
+    """When everything in a program, a graph, or a plan or schedule that moves size_bytes, happened.
 
     A cluster's GPUs are the ranks; of a bare fabric the endpoints are. routing: the cluster's own if not given; seed: of
     ECMP. fold: simulate one rank of each set that symmetry makes equal; the result is the same to the picosecond.
     fast_forward: count periods of a steady state instead of repeating them; likewise. record: keep every task.
+    runtime: what slots and slices a plan's FIFOs have; NCCL's if not given. A schedule knows none: each of its steps is one message a pair.
     On Ctrl-C, or past a limit, what is known comes back, and `Timeline.stopped` says why.
     Raises StallError where ranks wait for ever, InputError where a link has no capacity or no way leads.
     """
     begun, limits, conditions = time.monotonic(), limits or Limits(), conditions or Conditions()
     try:
-        if isinstance(program, BoundSchedule):
-            if size_bytes is None:
-                raise ValueError("a schedule needs size_bytes, what it shall move")
-            program = task_program(program, size_bytes)
         healthy = Network.of(cluster, routing, seed)
+        if isinstance(program, (BoundSchedule, Plan)):
+            if size_bytes is None or size_bytes < 0:
+                raise ValueError("a schedule or plan needs size_bytes from 0 on, what it shall move")
+            if isinstance(program, Plan):
+                kind, program = program.collective, plan_program(program, size_bytes, healthy.outside, runtime)
+            else:
+                kind, program = program.schedule.kind, task_program(program, size_bytes)
+            program = replace(program, notes={**program.notes, "collective": kind, "size_bytes": str(size_bytes)})
         network = conditions.applied_to(healthy)
         outages = tuple(Outage(find_links(network, f.link), f.at_s, f.reroute_s, f.until_s) for f in conditions.later())
         if isinstance(program, TaskGraph):
@@ -155,7 +164,7 @@ def _refuse_closed_links(expansion: Expansion, network: Network) -> None:
     closed = np.flatnonzero(expansion.capacity <= 0)
     if not len(closed):
         return
-    used = closed[np.isin(closed, expansion.crossing_link)]
+    used = closed[np.isin(closed, expansion.ways.link)]
     if len(used):
         link = int(expansion.link[used[0]])
         raise InputError(

@@ -18,7 +18,7 @@ from busbw.hardware.cluster import Cluster
 from busbw.hardware.fabrics.rail_optimised import RailOptimised
 from busbw.hardware.links import IntArray
 from busbw.simulation.network import Network
-from busbw.simulation.program import TaskProgram
+from busbw.simulation.program import Carried, TaskProgram
 
 __all__ = ["Digit", "Orbits", "orbits_of"]
 
@@ -206,7 +206,8 @@ def _orbits_of_rest(network: Network, program: TaskProgram, faulty: frozenset[in
     ports = [int(places[level]) * tree.up[level] * tree.parallel[level] for level in range(len(tree.down))]
     leaf = tree.down[0]
     apart = all(leaf % modulus == 0 or modulus % (leaf * gpus) == 0 for modulus in ports)
-    if len(cycle) < 2 or turn is None or not apart:
+    messages = all(channel.kind is Carried.MESSAGE for channel in program.channels)
+    if len(cycle) < 2 or turn is None or not apart or not messages:
         return nothing
     onto = np.arange(gpus)
     onto[list(cycle)] = [*cycle[1:], cycle[0]]
