@@ -5,6 +5,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <cstdint>
+#include <numeric>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -144,16 +145,35 @@ class Rank {
     const Buffer in(source, false), out(target, true);
     if (in.bytes() != out.bytes()) throw std::invalid_argument(sizes_text(in, out));
     if (in.bytes() % core_.ranks()) throw std::invalid_argument(parts_text(in.bytes(), core_.ranks()));
-    if (in.data() < out.data() + out.bytes() && out.data() < in.data() + in.bytes()) throw std::invalid_argument("source and target of all_to_all overlap");
+    if (overlap(in, out)) throw std::invalid_argument("source and target of all_to_all overlap");
     return called(times, [&] { return core_.all_to_all(in.data(), out.data(), in.bytes() / core_.ranks()); });
   }
 
   int broadcast(nb::handle source, nb::handle target, std::uint32_t root, std::size_t times) {
     const Buffer in(source, false), out(target, true);
     if (in.bytes() != out.bytes()) throw std::invalid_argument(sizes_text(in, out));
-    if (root >= core_.ranks())
-      throw std::invalid_argument("root " + std::to_string(root) + " is none of the ranks 0.." + std::to_string(core_.ranks() - 1));
+    check_root(root);
     return called(times, [&] { return core_.broadcast(in.data(), out.data(), in.bytes(), root); });
+  }
+
+  int reduce(nb::handle source, nb::handle target, const char* op, const char* dtype, std::uint32_t root) {
+    const Buffer in(source, false), out(target, core_.comm().rank == root);
+    const Reduction how = reduction(in, op, dtype);
+    check_root(root);
+    if (core_.comm().rank == root && (in.bytes() != out.bytes() || in.item_bytes() != out.item_bytes()))
+      throw std::invalid_argument(sizes_text(in, out));
+    const std::size_t count = in.bytes() / how.element_bytes;
+    return called(1, [&] { return core_.reduce(in.data(), out.data(), count, how, root); });
+  }
+
+  int exchange(nb::handle source, const std::vector<std::size_t>& sent, nb::handle target, const std::vector<std::size_t>& got) {
+    const Buffer in(source, false), out(target, true);
+    const auto total = [](const std::vector<std::size_t>& counts) { return std::accumulate(counts.begin(), counts.end(), std::size_t{0}); };
+    if (sent.size() != core_.ranks() || got.size() != core_.ranks()) throw std::invalid_argument("a count for each rank is needed");
+    if (total(sent) > in.bytes() || total(got) > out.bytes()) throw std::invalid_argument("counts exceed what the arrays hold");
+    if (sent[core_.comm().rank] != got[core_.comm().rank]) throw std::invalid_argument("a rank sends itself as much as it gets from itself");
+    if (overlap(in, out)) throw std::invalid_argument("source and target overlap");
+    return called(1, [&] { return core_.exchange(in.data(), sent, out.data(), got); });
   }
 
   /// state, primitive, block, peer, expected, seen.
@@ -179,6 +199,12 @@ class Rank {
     }
     return out;
   }
+
+  void check_root(std::uint32_t root) const {
+    if (root >= core_.ranks())
+      throw std::invalid_argument("root " + std::to_string(root) + " is none of the ranks 0.." + std::to_string(core_.ranks() - 1));
+  }
+  static bool overlap(const Buffer& a, const Buffer& b) { return a.data() < b.data() + b.bytes() && b.data() < a.data() + a.bytes(); }
 
   static Reduction reduction(const Buffer& in, const char* op, const char* dtype) {
     const Dtype kind = in.dtype(dtype);
@@ -212,6 +238,12 @@ NB_MODULE(_cpu, m) {
   m.doc() = "Device kernels on the CPU: collectives between processes or threads over memory that all of them map.";
   m.def("looks_before_yield", [](std::uint32_t looks) { busbw::device::looks_before_yield.store(looks); }, "looks"_a,
         "How often this process looks at a word before it gives its core away.");
+  m.def("copy", [](nb::handle source, nb::handle target, std::size_t times) {
+    const Buffer in(source, false), out(target, true);
+    if (in.bytes() != out.bytes()) throw std::invalid_argument("source and target differ in length");
+    nb::gil_scoped_release released;
+    for (std::size_t i = 0; i < times; ++i) busbw::device::move_run(out.data(), in.data(), in.bytes(), false);
+  }, "source"_a, "target"_a, "times"_a = 1, "Copies so often: what a collective that stores as much is measured by.");
   nb::class_<Rank>(m, "Rank", "One rank. Calls return 0, or 1 at the deadline, 2 if somebody had given up before; `times` calls follow each other.")
       .def(nb::init<std::uint32_t, const std::vector<nb::object>&, std::size_t, double>(), "rank"_a, "control"_a, "cell_bytes"_a, "wait_s"_a,
            "control: each rank's control window, zeros at first, of control_bytes. wait_s: 0 waits for ever.")
@@ -227,6 +259,9 @@ NB_MODULE(_cpu, m) {
       .def("all_gather", &Rank::all_gather, "source"_a, "target"_a, "times"_a = 1)
       .def("all_to_all", &Rank::all_to_all, "source"_a, "target"_a, "times"_a = 1)
       .def("broadcast", &Rank::broadcast, "source"_a, "target"_a, "root"_a, "times"_a = 1)
+      .def("reduce", &Rank::reduce, "source"_a, "target"_a, "op"_a, "dtype"_a, "root"_a, "target: written on the root alone.")
+      .def("exchange", &Rank::exchange, "source"_a, "sent_bytes"_a, "target"_a, "got_bytes"_a,
+           "For each rank bytes that go to it, one after the other in source, and bytes that come from it, in target.")
       .def("report", &Rank::report, "state, primitive, block, peer, expected, seen of whoever gave up first on this rank.")
       .def("abort", &Rank::abort, "rank"_a, "Makes the waits of a rank end.");
 }

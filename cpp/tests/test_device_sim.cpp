@@ -196,6 +196,26 @@ const Collective kCollectives[] = {
     {"broadcast_piped",
      [](Machine& m, const Comm& c, const Block& b) { return broadcast_piped(pipes(m, c), b, in(m, c), out(m, c), m.job.count, c.ranks - 1, {16, false}); },
      false, false, of_the_last},
+    {"reduce_piped",
+     [](Machine& m, const Comm& c, const Block& b) {
+       const WaitResult stop = reduce_piped(pipes(m, c), b, in(m, c), out(m, c), m.job.count, Sum{}, 1, {32, false});
+       if (stop != kArrived) return stop;
+       b.sync();
+       return broadcast_piped(pipes(m, c), b, static_cast<const float*>(out(m, c)), out(m, c), m.job.count, 1, {32, false});
+     },
+     false, false, all_reduced},
+    {"exchange_piped",
+     [](Machine& m, const Comm& c, const Block& b) {
+       if (b.block) return kArrived;
+       Run<const float> sent[4];
+       Run<float> got[4];
+       for (std::uint32_t peer = 0; peer < c.ranks; ++peer) {
+         sent[peer] = {in(m, c) + peer * m.job.count, m.job.count};
+         got[peer] = {out(m, c) + peer * m.job.count, m.job.count};
+       }
+       return exchange_piped(pipes(m, c), alone(b), sent, got, {32, false});
+     },
+     true, true, exchanged},
     {"all_reduce_attached",
      [](Machine& m, const Comm& c, const Block& b) {
        return b.block ? kArrived : all_reduce_attached(pipes(m, c), alone(b), Reached{}, in(m, c), out(m, c), m.job.count, Sum{}, scratch(m, c), kStrip);

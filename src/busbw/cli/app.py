@@ -25,6 +25,7 @@ from busbw.cli.plans import convert, show, verify
 from busbw.cli.predict import predict
 from busbw.cli.query import QueryCommand, query
 from busbw.cli.read import ReadCommand, read
+from busbw.cli.run import run
 from busbw.cli.score import calibrate, score
 from busbw.cli.simulate import simulate
 from busbw.cli.simulate_packets import packets
@@ -106,6 +107,7 @@ app.command()(compare)
 app.command()(history)
 app.command()(score)
 app.command()(calibrate)
+app.command()(run)
 app.command()(verify)
 app.command()(convert)
 app.command()(show)

@@ -75,6 +75,14 @@ def read(
             print(run)
 
 
+def keep_file(path: Path, folder: Path) -> str | None:
+    """The run that a file was kept as in a store; None if nothing in it was read."""
+    from busbw.cli.inputs import found  # noqa: PLC0415 - loads the tables
+
+    with found([str(path)]) as inputs:
+        return _read_all(inputs, folder)[1]
+
+
 @dataclass(slots=True)
 class _Content:
     """What was found in one file."""

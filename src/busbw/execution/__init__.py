@@ -3,7 +3,7 @@
 Imports busbw.collectives and what is under it.
 """
 
-from busbw.execution.communicator import Communicator, GaveUpError, SharedArray
+from busbw.execution.communicator import Communicator, GaveUpError, SharedArray, run_threads
 from busbw.execution.run import PlanRun, Simulated, run, simulate
 
-__all__ = ["Communicator", "GaveUpError", "PlanRun", "SharedArray", "Simulated", "run", "simulate"]
+__all__ = ["Communicator", "GaveUpError", "PlanRun", "SharedArray", "Simulated", "run", "run_threads", "simulate"]

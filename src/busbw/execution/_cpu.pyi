@@ -8,6 +8,9 @@ from collections.abc import Sequence
 def looks_before_yield(looks: int) -> None:
     """How often this process looks at a word before it gives its core away."""
 
+def copy(source: object, target: object, times: int = 1) -> None:
+    """Copies so often: what a collective that stores as much is measured by."""
+
 class Rank:
     """
     One rank. Calls return 0, or 1 at the deadline, 2 if somebody had given up before; `times` calls follow each other.
@@ -50,6 +53,14 @@ class Rank:
     def all_to_all(self, source: object, target: object, times: int = 1) -> int: ...
 
     def broadcast(self, source: object, target: object, root: int, times: int = 1) -> int: ...
+
+    def reduce(self, source: object, target: object, op: str, dtype: str, root: int) -> int:
+        """target: written on the root alone."""
+
+    def exchange(self, source: object, sent_bytes: Sequence[int], target: object, got_bytes: Sequence[int]) -> int:
+        """
+        For each rank bytes that go to it, one after the other in source, and bytes that come from it, in target.
+        """
 
     def report(self) -> tuple[int, int, int, int, int, int]:
         """

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import itertools
 import os
-from typing import Any, Literal
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from busbw.execution._cpu import Rank, looks_before_yield
+from busbw.execution._cpu import Rank, copy, looks_before_yield
 from busbw.execution.shared_memory import HEAD_BYTES, map_all
 
-__all__ = ["PRIMITIVES", "Backend", "Communicator", "GaveUpError", "SharedArray"]
+__all__ = ["PRIMITIVES", "Backend", "Communicator", "GaveUpError", "SharedArray", "run_threads"]
 
 Array = npt.NDArray[Any]
 Bytes = npt.NDArray[np.uint8]
@@ -32,6 +34,12 @@ _MOST_CORES = 4096
 """That are told apart: more than Linux is built for by distributions (NR_CPUS 8192 at most; a guess that half will do)."""
 
 
+_PAIR_OF_LINES = 128
+"""pipes.hpp, kPair."""
+Result = TypeVar("Result")
+_NOTHING: Array = np.empty(0, np.uint8)
+
+
 class GaveUpError(TimeoutError):
     """A wait ended at its deadline, or because another wait of this rank had; the message says who waited for whom."""
 
@@ -48,7 +56,7 @@ class Communicator:
     """One rank of a communicator of `ranks` processes on this machine that have agreed on `name`.
 
     Rank and name come from the launcher's environment (BUSBW_RANK, BUSBW_JOB) if they are not given; with backend="mpi" from
-    mpi4py, which must run as many ranks on this machine. `threads` makes all ranks for threads of this process.
+    mpi4py, which must run as many ranks on this machine. `run_threads` makes ranks of threads of this process.
     Arrays are numpy arrays and whatever else has Python's buffer protocol, or gives an array without a copy by DLPack (torch and cupy
     tensors on the CPU); they must be contiguous. bfloat16 has no numpy type: pass uint16 and dtype="bfloat16". Reductions go by rank
     0, 1, .. n-1 on every rank, so all ranks get the same bits.
@@ -56,6 +64,8 @@ class Communicator:
     wait_s: how long a rank waits for another before it raises GaveUpError; after that the communicator is of no more use.
     attach: larger messages are read from the peer's own memory where the system lets a process do that; False: never.
     """
+
+    _common: _Common | None
 
     def __init__(
         self,
@@ -74,9 +84,17 @@ class Communicator:
         self.ranks, self._wait_s = ranks, wait_s
         self.rank = _from_environment("BUSBW_RANK", rank, "rank", int)
         self.name = _from_environment("BUSBW_JOB", name, "name", str)
-        self._windows = itertools.count()
+        self._windows, self._common = itertools.count(), None
         control = self._mapped(self.name, Rank.control_bytes(ranks, CELL_BYTES))
         self._start(control, attach)
+
+    @classmethod
+    def _of_thread(cls, rank: int, common: _Common, wait_s: float) -> Communicator:
+        made = cls.__new__(cls)
+        made.ranks, made.rank, made.name, made._wait_s = common.ranks, rank, f"threads of {os.getpid()}", wait_s
+        made._windows, made._common = itertools.count(), common
+        made._start(common.memory(-1, Rank.control_bytes(common.ranks, CELL_BYTES)), attach=True)
+        return made
 
     def _start(self, control: list[Bytes], attach: bool) -> None:
         self._core = Rank(self.rank, control, CELL_BYTES, self._wait_s)
@@ -89,6 +107,8 @@ class Communicator:
 
     def _mapped(self, name: str, size_bytes: int) -> list[Bytes]:
         """Memory of all ranks, zeros, of size_bytes each."""
+        if self._common is not None:
+            return self._common.memory(int(name.rpartition("-w")[2]), size_bytes)
         mapped = map_all(name, self.rank, self.ranks, size_bytes, self._wait_s)
         return [np.frombuffer(one, np.uint8)[HEAD_BYTES : HEAD_BYTES + size_bytes] for one in mapped]
 
@@ -111,6 +131,10 @@ class Communicator:
     def barrier(self) -> None:
         """Nobody leaves before everybody has come."""
         self._check(self._core.barrier())
+
+    def copies(self, source: Array, target: Array, times: int = 1) -> None:
+        """Copies source to target so often, on this rank alone: the yardstick of large collectives."""
+        copy(source, target, times)
 
     def round_trips(self, times: int = 1) -> None:
         """A bare cache line goes from rank 0 to rank 1 and back, so often: the yardstick of small collectives. All ranks call."""
@@ -154,6 +178,65 @@ class Communicator:
         self._check(self._core.broadcast(given, made, root, times))
         return made
 
+    def reduce(
+        self, source: Any, target: Any = None, op: str = "sum", root: int = 0, *, dtype: str = ""
+    ) -> Array | None:
+        """The reduction of all ranks' source on the root, in target (new if None); None on the others."""
+        given = _array(source)
+        is_root = self.rank == root
+        made = given if not is_root else np.empty_like(given) if target is None else _array(target)
+        self._check(self._core.reduce(given, made, op, dtype, root))
+        return made if is_root else None
+
+    def gather(self, source: Any, target: Any = None, root: int = 0) -> Array | None:
+        """All ranks' source on the root, one after the other; None on the others."""
+        given = _array(source)
+        is_root = self._is_root(root)
+        made = (
+            _array(target) if target is not None else np.empty(given.size * self.ranks if is_root else 0, given.dtype)
+        )
+        got = [given.nbytes] * self.ranks if is_root else [0] * self.ranks
+        self._check(self._core.exchange(given, self._to(root, given.nbytes), made if is_root else _NOTHING, got))
+        return made if is_root else None
+
+    def scatter(self, source: Any, target: Any, root: int = 0) -> Array:
+        """This rank's part of the root's source, in target. source is read on the root alone."""
+        made = _array(target)
+        is_root = self._is_root(root)
+        given = _array(source) if is_root else _NOTHING
+        if is_root and given.nbytes != made.nbytes * self.ranks:
+            raise ValueError(f"source holds {given.nbytes} bytes, {self.ranks} parts of {made.nbytes} are due")
+        sent = [made.nbytes] * self.ranks if is_root else [0] * self.ranks
+        self._check(self._core.exchange(given, sent, made, self._to(root, made.nbytes)))
+        return made
+
+    def send_recv(self, source: Any, to: int, target: Any, source_rank: int) -> Array:
+        """What source_rank sent to this rank, in target, while this rank's source goes to rank `to`. All ranks call."""
+        given, made = _array(source), _array(target)
+        for peer in (to, source_rank):
+            self._is_root(peer)
+        if (to == self.rank) != (source_rank == self.rank):
+            raise ValueError("a rank that sends to itself gets from itself")
+        self._check(self._core.exchange(given, self._to(to, given.nbytes), made, self._to(source_rank, made.nbytes)))
+        return made
+
+    def all_to_all_v(self, source: Any, sent: Sequence[int], target: Any, got: Sequence[int]) -> Array:
+        """Part s of target, of got[s] elements, is what rank s had for this rank; part r of source, of sent[r], goes to rank r."""
+        given, made = _array(source), _array(target)
+        item = given.itemsize
+        self._check(
+            self._core.exchange(given, [int(n) * item for n in sent], made, [int(n) * made.itemsize for n in got])
+        )
+        return made
+
+    def _is_root(self, root: int) -> bool:
+        if not 0 <= root < self.ranks:
+            raise ValueError(f"root {root} is none of the ranks 0..{self.ranks - 1}")
+        return bool(self.rank == root)
+
+    def _to(self, rank: int, size_bytes: int) -> list[int]:
+        return [size_bytes if peer == rank else 0 for peer in range(self.ranks)]
+
     def _check(self, stopped: int) -> None:
         if not stopped:
             return
@@ -165,6 +248,57 @@ class Communicator:
                 "See that rank's log: it has died, is busy, or called something else."
             )
         raise GaveUpError(f"rank {self.rank} of {self.name} had given up before; make a new communicator")
+
+
+class _Common:
+    """What threads of one process share: memory by number, each made by whoever asks first."""
+
+    def __init__(self, ranks: int) -> None:
+        self.ranks = ranks
+        self._lock = threading.Lock()
+        self._memory: dict[int, list[Bytes]] = {}
+
+    def memory(self, number: int, size_bytes: int) -> list[Bytes]:
+        """Zeros of size_bytes for each rank, at a pair of cache lines."""
+        with self._lock:
+            if number not in self._memory:
+                self._memory[number] = [_aligned(size_bytes) for _ in range(self.ranks)]
+            return self._memory[number]
+
+
+def _aligned(size_bytes: int) -> Bytes:
+    whole = np.zeros(size_bytes + _PAIR_OF_LINES, np.uint8)
+    begin = -whole.__array_interface__["data"][0] % _PAIR_OF_LINES
+    return whole[begin : begin + size_bytes]
+
+
+def run_threads(ranks: int, body: Callable[[Communicator], Result], *, wait_s: float = 30.0) -> list[Result]:
+    """What body gives on each rank, the ranks being threads of this process. Raises what the first rank that failed raised.
+
+    >>> import numpy as np
+    >>> run_threads(2, lambda comm: int(comm.all_reduce(np.array([comm.rank + 1]))[0]))
+    [3, 3]
+    """
+    if ranks < 1:
+        raise ValueError(f"a communicator has at least one rank, not {ranks}")
+    common = _Common(ranks)
+    results: dict[int, Result] = {}
+    raised: list[BaseException] = []
+
+    def as_rank(rank: int) -> None:
+        try:
+            results[rank] = body(Communicator._of_thread(rank, common, wait_s))
+        except BaseException as error:  # raised again below, by the caller's thread
+            raised.append(error)
+
+    threads = [threading.Thread(target=as_rank, args=(rank,), daemon=True) for rank in range(ranks)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if raised:
+        raise raised[0]
+    return [results[rank] for rank in range(ranks)]
 
 
 def _array(given: Any) -> Array:
@@ -197,11 +331,16 @@ def _from_mpi(ranks: int) -> tuple[int, str]:
 
 def _refuse(backend: str) -> None:
     if backend == "cuda":
-        raise ValueError(_why_no_cuda())
+        from busbw.execution.cuda import find_toolkit  # noqa: PLC0415 - looks for a driver
+        from busbw.execution.cuda_driver import CudaUnavailableError  # noqa: PLC0415
+
+        try:
+            find_toolkit()
+        except CudaUnavailableError as error:
+            raise ValueError(f'backend="cuda": {error}') from None
+        raise ValueError(
+            'backend="cuda": ranks on GPUs are made by busbw.execution.cuda.CudaCommunicator(rank, ranks, name)'
+        )
     if backend == "sim":
-        raise ValueError('backend="sim" has no processes: run a plan in the simulated memory with busbw.execution.run')
+        raise ValueError('backend="sim" has no processes: busbw.execution.simulate runs a plan in the simulated memory')
     raise ValueError(f"no backend {backend!r}; there are cpu, sim, cuda, mpi")
-
-
-def _why_no_cuda() -> str:
-    return 'backend="cuda": kernels run on GPUs from busbw.execution.cuda, which is not in this installation'

@@ -212,6 +212,28 @@ class CpuRank {
     return device::broadcast_piped(pipes_, block(), in, out, bytes, root, strips(bytes, bytes));
   }
 
+  WaitResult reduce(const void* in, void* out, std::size_t count, const Reduction& how, std::uint32_t root) {
+    const WaitResult stop = by_width(how.element_bytes, [&](auto element) {
+      using T = decltype(element);
+      const std::size_t bytes = count * sizeof(T);
+      return device::reduce_piped(pipes_, block(), as<T>(in), as<T>(out), count, how.op, root, strips(bytes, bytes));
+    });
+    if (stop == device::kArrived && how.divide && comm_.rank == root) how.divide(out, count, comm_.ranks);
+    return stop;
+  }
+  /// Bytes for each peer, one run after the other in `in`, and from each in `out`.
+  WaitResult exchange(const std::byte* in, const std::vector<std::size_t>& sent, std::byte* out, const std::vector<std::size_t>& got) {
+    device::Run<const std::byte> from[device::kMostRanks];
+    device::Run<std::byte> to[device::kMostRanks];
+    for (std::uint32_t peer = 0; peer < comm_.ranks; ++peer) {
+      from[peer] = {in, sent[peer]};
+      to[peer] = {out, got[peer]};
+      in += sent[peer];
+      out += got[peer];
+    }
+    return device::exchange_piped(pipes_, block(), from, to, {pipe_layout_.cell_bytes, false});
+  }
+
   device::Report& report(std::uint32_t rank) const { return *reinterpret_cast<device::Report*>(comm_.control.base[rank] + comm_.layout.report()); }
 
  private:

@@ -230,4 +230,55 @@ BUSBW_DEVICE WaitResult broadcast_piped(const Pipes& pipes, const Block& block, 
   return kArrived;
 }
 
+/// out[i] = op over ranks of in[i], i < count, on the root alone; out is touched on the root only.
+template <class T, class Op>
+BUSBW_DEVICE WaitResult reduce_piped(const Pipes& pipes, const Block& block, const T* in, T* out, std::size_t count, Op op, std::uint32_t root,
+                                     Strips how) {
+  const Share mine = share_of(count, block.blocks, block.block, Vector<T>::kElements);
+  const std::size_t strip = detail::strip_of<T>(pipes, how.bytes), strips = detail::strips_in(mine, strip);
+  for (std::size_t k = 0; k < strips; ++k) {
+    const Share part = detail::strip_at(mine, strip, k);
+    const WaitResult stop = pipes.comm.rank == root
+                                ? detail::pop_reduce(pipes, block, in + part.first, out + part.first, part.size(), op)
+                                : detail::push(pipes, block, root, in + part.first, part.size());
+    if (stop != kArrived) return stop;
+  }
+  return kArrived;
+}
+
+/// Elements that lie in a row.
+template <class T>
+struct Run {
+  T* first;
+  std::size_t count;
+};
+
+/// Everyone sends each peer a run of its own and gets one: sent[peer], got[peer], with counts that the two agree on; none where both are empty.
+/// What a rank has for itself is copied. Runs that are sent and got must not overlap. One block a rank.
+template <class T>
+BUSBW_DEVICE WaitResult exchange_piped(const Pipes& pipes, const Block& block, const Run<const T>* sent, const Run<T>* got, Strips how) {
+  const Comm& comm = pipes.comm;
+  const std::size_t strip = detail::strip_of<T>(pipes, how.bytes);
+  std::size_t most = 0;
+  for (std::uint32_t peer = 0; peer < comm.ranks; ++peer) {
+    most = sent[peer].count > most ? sent[peer].count : most;
+    most = got[peer].count > most ? got[peer].count : most;
+  }
+  copy(block, got[comm.rank].first, sent[comm.rank].first, sent[comm.rank].count, how.streamed);
+  const auto piece = [&](std::size_t count, std::size_t first) { return count <= first ? 0 : count - first < strip ? count - first : strip; };
+  for (std::size_t first = 0; first < most; first += strip) {
+    for (std::uint32_t i = 1; i < comm.ranks; ++i) {
+      const std::uint32_t peer = detail::peer_after(comm, i);
+      if (const std::size_t size = piece(sent[peer].count, first); size > 0)
+        if (const WaitResult stop = detail::push(pipes, block, peer, sent[peer].first + first, size); stop != kArrived) return stop;
+    }
+    for (std::uint32_t i = 1; i < comm.ranks; ++i) {
+      const std::uint32_t peer = detail::peer_after(comm, comm.ranks - i);
+      if (const std::size_t size = piece(got[peer].count, first); size > 0)
+        if (const WaitResult stop = detail::pop(pipes, block, peer, got[peer].first + first, size, how.streamed); stop != kArrived) return stop;
+    }
+  }
+  return kArrived;
+}
+
 }  // namespace busbw::device

@@ -1,0 +1,126 @@
+"""Processes on this host: one a rank, all ended when one fails or the time is over."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from typing import IO
+
+__all__ = ["Ended", "LaunchError", "launch_local"]
+
+_POLL_S = 0.002
+_GRACE_S = 1.0
+"""Between asking a process to end and making it."""
+_MOST_OUTPUT = 64 << 20
+"""Bytes that are kept of what a rank writes."""
+_SHOWN_LINES = 3
+
+
+class LaunchError(RuntimeError):
+    """A rank could not be started, failed, or took too long; the message names it and ends with its last words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """What a rank that ended well wrote."""
+
+    rank: int
+    out: str
+    err: str
+
+
+def launch_local(
+    argv: Sequence[str],
+    ranks: int,
+    *,
+    deadline_s: float,
+    environment: Mapping[str, str] | None = None,
+    bind: bool = True,
+) -> list[Ended]:
+    """What each rank wrote, in the order of ranks, once all have ended with status 0.
+
+    Every process runs argv, with BUSBW_RANK, BUSBW_RANKS and BUSBW_JOB (a name that no other job has) in its environment. bind: each gets
+    a core of its own where there are enough. Raises LaunchError if one ends with another status or is killed, or if all of them are not done
+    within deadline_s: the others are ended first.
+    """
+    if ranks < 1:
+        raise LaunchError(f"{ranks} ranks: at least one is needed")
+    job = f"{os.getpid()}-{os.urandom(4).hex()}"
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    processes: list[subprocess.Popen[bytes]] = []
+    with ExitStack() as stack:
+        written = [[stack.enter_context(tempfile.TemporaryFile()) for _ in range(2)] for _ in range(ranks)]
+        stack.callback(_end, processes)
+        for rank in range(ranks):
+            own = {"BUSBW_RANK": str(rank), "BUSBW_RANKS": str(ranks), "BUSBW_JOB": job}
+            out, err = written[rank]
+            try:
+                process = subprocess.Popen(
+                    list(argv), stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=dict(environment or os.environ) | own
+                )  # fmt: skip
+            except OSError as error:
+                raise LaunchError(f"rank {rank}: {argv[0]} can't be started: {error.strerror}") from None
+            processes.append(process)
+            if bind and ranks <= len(cores):
+                with suppress(OSError):  # it may have ended
+                    os.sched_setaffinity(process.pid, {cores[rank]})
+        _wait(processes, written, deadline_s)
+        return [Ended(rank, *(_text(stream) for stream in written[rank])) for rank in range(ranks)]
+
+
+def _wait(
+    processes: Sequence[subprocess.Popen[bytes]], written: Sequence[Sequence[IO[bytes]]], deadline_s: float
+) -> None:
+    until = time.monotonic() + deadline_s
+    while True:
+        statuses = [process.poll() for process in processes]
+        for rank, status in enumerate(statuses):
+            if status:
+                raise LaunchError(f"rank {rank} {_how(status)}{_last_words(written[rank])}")
+        running = [rank for rank, status in enumerate(statuses) if status is None]
+        if not running:
+            return
+        if time.monotonic() > until:
+            names = ", ".join(map(str, running))
+            raise LaunchError(
+                f"rank{'s' * (len(running) > 1)} {names} had not ended after {deadline_s:g} s{_last_words(written[running[0]])}"
+            )
+        time.sleep(_POLL_S)
+
+
+def _end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+    for process in processes:
+        if process.poll() is None:
+            process.terminate()
+    until = time.monotonic() + _GRACE_S
+    for process in processes:
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(max(0.0, until - time.monotonic()))
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+
+
+def _how(status: int) -> str:
+    if status > 0:
+        return f"ended with status {status}"
+    try:
+        return f"was killed by {signal.Signals(-status).name}"
+    except ValueError:
+        return f"was killed by signal {-status}"
+
+
+def _text(stream: IO[bytes]) -> str:
+    stream.seek(0)
+    return stream.read(_MOST_OUTPUT).decode("utf-8", "replace")
+
+
+def _last_words(streams: Sequence[IO[bytes]]) -> str:
+    lines = [line for line in _text(streams[1]).splitlines() if line.strip()]
+    return ": " + " / ".join(line.strip() for line in lines[-_SHOWN_LINES:]) if lines else "; it wrote no error"
