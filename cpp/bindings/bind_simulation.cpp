@@ -146,9 +146,12 @@ NB_MODULE(_flow, m) {
            [](sim::Program& p, std::vector<std::int64_t> down, std::vector<std::int64_t> up, std::vector<std::int64_t> parallel, const I64& src_slot,
               const I64& dst_slot, const I64& src, const I64& dst, std::int64_t seed, bool hashed) {
              p.ways = tree_ways(std::move(down), std::move(up), std::move(parallel), src_slot, dst_slot, src, dst, seed, hashed);
-             return crossings(p.ways);
+             sim::Column<std::int8_t> hops;
+             hops.reserve(p.ways.begin.size());
+             for (std::size_t w = 0; w + 1 < p.ways.begin.size(); ++w) hops.push_back(static_cast<std::int8_t>(p.ways.begin[w + 1] - p.ways.begin[w]));
+             return array(std::move(hops));
            },
-           "down"_a, "up"_a, "parallel"_a, "src_slot"_a, "dst_slot"_a, "src"_a, "dst"_a, "seed"_a, "hashed"_a, "Takes what tree_ways gives; returns it too.")
+           "down"_a, "up"_a, "parallel"_a, "src_slot"_a, "dst_slot"_a, "src"_a, "dst"_a, "seed"_a, "hashed"_a, "Takes what tree_ways gives; returns how many links each way has.")
       .def("set_capacity", &set_capacity, "units"_a, "(L,) in 1/1024 byte per second.")
       .def_rw("share_unit", &sim::Program::share_unit)
       .def("set_injectors", [](sim::Program& p, const I64& gap_ps) { p.injector_gap_ps.assign(gap_ps.data(), gap_ps.data() + gap_ps.shape(0)); }, "gap_ps"_a)

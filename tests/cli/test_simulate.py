@@ -155,7 +155,7 @@ def test_a_barrier_moves_no_data(busbw):
         (("all-reduce", *FABRIC, "--speed-spread", "inf"), "from 0 on"),
         (("all-reduce", *FABRIC, "--time-limit", "nan"), "above 0"),
         (("all-reduce", *FABRIC, "--set", "nic.rate=1e400Gb/s"), "is no rate"),
-        (("all-reduce", "--cluster", "dgx-h100", "--nodes", "100000"), "take larger switches"),
+        (("all-reduce", "--cluster", "dgx-h100", "--nodes", "1000000"), "take larger switches"),
     ],
 )
 def test_wrong_words_are_one_error_each(busbw, arguments, said):
@@ -203,10 +203,3 @@ def test_a_plan_of_a_file_is_simulated_with_its_slots(busbw, tmp_path):
     ):
         wrong = busbw("simulate", "collective", *arguments, "--schedule", file)
         assert (wrong.status, wrong.out) == (2, "") and said in " ".join(wrong.err.split())
-
-
-def test_nics_that_are_not_simulated_are_told(busbw):
-    """p5 has 32 NICs for 8 GPUs; the simulator sends from one of each."""
-    ran = busbw("simulate", "collective", "all-to-all", "--cluster", "p5", "--nodes", "2", "--bytes", "1MiB")
-    assert ran.status == 0 and "32 NICs for 8 GPUs" in ran.err
-    assert "NICs for" not in busbw("simulate", "collective", "all-to-all", *FABRIC, "--bytes", "1MiB").err

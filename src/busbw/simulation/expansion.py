@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,7 @@ from numpy.typing import NDArray
 from busbw.hardware.fabrics import FatTree
 from busbw.hardware.links import IntArray
 from busbw.simulation import _flow
+from busbw.simulation.limits import Watch
 from busbw.simulation.network import Network, Ways, picoseconds, rate_units
 from busbw.simulation.peers import Table
 from busbw.simulation.program import (
@@ -39,10 +42,24 @@ _END, _STOP = 6, 7
 _NO_I32, _NO_I64, _NO_I8 = np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.int8)
 _MOST_SHARE = 2**31 - 1
 _MOST_CONNECTIONS = 20_000_000
-"""They take some 300 bytes each: 64 million took 18 GB and more."""
+"""64 million took 18 GB and more."""
+_CONNECTION_BYTES = 300
+"""Of memory that a connection takes until it runs. Measured: all_to_all of 1,024 ranks."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Crossings:
+    """The links of each channel's way, one after another."""
+
+    begin: IntArray
+    """(C + 1,)."""
+    link: NDArray[np.int32]
+    """(crossings,) the core's numbers of links."""
+    share: IntArray
+    """(crossings,) flows of the channel's orbit that cross one link of the class, in parts of share_unit."""
+
+
+@dataclass(frozen=True, eq=False)
 class Expansion:
     """What the core runs, and what its numbers mean. S streams, C channels, L links or classes of them."""
 
@@ -61,17 +78,18 @@ class Expansion:
     """(C,)."""
     latency_ps: IntArray
     """(C,)."""
-    way_begin: IntArray
-    """(C + 1,)."""
-    crossing_link: NDArray[np.int32]
-    """(crossings,) the core's numbers of links."""
-    crossing_share: IntArray
-    """(crossings,) flows of the channel's orbit that cross one link of the class, in parts of share_unit."""
+    crossings: Callable[[], Crossings]
+    """The ways; made when asked for, because the core has its own and there may be millions."""
     share_unit: int
     link: IntArray
     """(L,) the cluster's number of each link, of one of its class where folded; -1 - c: what channel c itself is allowed."""
     capacity: IntArray
     """(L,) units of 1/1024 byte per second."""
+
+    @cached_property
+    def ways(self) -> Crossings:
+        """The links of each channel's way."""
+        return self.crossings()
 
 
 class UnfoldableError(Exception):
@@ -96,6 +114,8 @@ def expand(
     orbits: Orbits,
     slowness: IntArray | None = None,
     outages: tuple[Outage, ...] = (),
+    *,
+    watch: Watch | None = None,
 ) -> Expansion:
     """The columns. slowness: (N,) time of computing over full speed, in parts of 2^20; None: full speed.
 
@@ -115,11 +135,14 @@ def expand(
             f"{pairs:,} pairs of ranks would send to each other, and {_MOST_CONNECTIONS:,} are simulated at most. Take fewer ranks"
             f"{'' if orbits.digits else ', or as many nodes as let symmetry make ranks equal (a power of two)'}."
         )
+    watch = watch or Watch()
+    watch.look(f"{pairs:,} channels were laid out", pairs * _CONNECTION_BYTES)
     made: list[_Connections] = []
     base = port_base = 0
     into_streams: dict[str, list[tuple[Channel, _Connections]]] = {stream.name: [] for stream in program.streams}
     out_of_streams: dict[str, list[tuple[Channel, _Connections]]] = {stream.name: [] for stream in program.streams}
     for channel in program.channels:
+        watch.look(f"channel {channel.name} was laid out")
         one = _connections(channel, runners[stream_index[channel.source]], base, port_base)
         made.append(one)
         base, port_base = base + one.count, port_base + len(one.port_rank)
@@ -132,6 +155,7 @@ def expand(
     counts_out: list[IntArray] = []
     counts_in: list[IntArray] = []
     for at, stream in enumerate(program.streams):
+        watch.look(f"stream {stream.name} was laid out")
         ports = {c.name: _incoming(c, m, runners[at], orbits) for c, m in into_streams[stream.name]}
         sends = {c.name: m.ids for c, m in out_of_streams[stream.name]}
         out, n_out = _table(list(sends.values()), len(runners[at]))
@@ -141,7 +165,7 @@ def expand(
         counts_out.append(n_out)
         counts_in.append(n_in)
         entries.append(_emit(stream, sends, ports, len(runners[at]), code))
-    own = np.concatenate([np.asarray(r, np.int64) for r in runners])
+    own = _joined([np.asarray(r, np.int64) for r in runners])
     flow = _flow.Program()
     flow.set_code(np.array(code, np.int64).ravel())
     start, into_start = (np.concatenate(([0], np.cumsum(np.concatenate(c)))) for c in (counts_out, counts_in))
@@ -164,34 +188,45 @@ def expand(
     whole: dict[str, Any] = {
         "stream_name": np.repeat(np.arange(len(runners)), [len(r) for r in runners]),
         "stream_rank": own,
-        "channel_name": np.repeat(np.arange(len(made)), [m.count for m in made]),
-        "src_rank": np.concatenate([m.src for m in made]) if made else _NO_I64,
-        "dst_rank": np.concatenate([m.dst for m in made]) if made else _NO_I64,
+        "channel_name": _joined([np.broadcast_to(np.int64(n), (m.count,)) for n, m in enumerate(made)]),
+        "src_rank": _joined([m.src for m in made]),
+        "dst_rank": _joined([m.dst for m in made]),
     }
+    watch.look("ways were computed")
     ways = _lay_ways(flow, list(zip(program.channels, made, strict=True)), whole, orbits, outages)
     counts = [m.count for m in made]
     weights, slots = [
         np.array(v, np.int32) for v in zip(*((c.weight, c.slots) for c in program.channels), strict=True)
     ] or [_NO_I32, _NO_I32]
     injector, gaps = _injectors(program.channels, made)
-    ports_each = np.concatenate([m.ports_each for m in made]) if made else _NO_I64
-    latency = ways["latency_ps"]
-    credit = np.where(np.repeat([c.credit for c in program.channels], counts), latency, 0) if made else _NO_I64
-    overhead = picoseconds(np.array([c.overhead_s for c in program.channels]))
+    latency, port_latency, port_begin = ways["latency_ps"], ways["latency_ps"], _NO_I64
+    if any(channel.kind not in (Carried.MESSAGE, Carried.PULL) for channel in program.channels):
+        ports_each = _joined([m.ports_each for m in made])
+        port_begin, port_latency = np.concatenate(([0], np.cumsum(ports_each))), np.repeat(latency, ports_each)
+    credit = overhead = _NO_I64
+    if any(channel.credit for channel in program.channels):
+        credit = np.where(np.repeat([c.credit for c in program.channels], counts), latency, 0)
+    if any(channel.overhead_s for channel in program.channels):
+        overhead = np.repeat(picoseconds(np.array([c.overhead_s for c in program.channels])), counts)
     flow.set_channels(
         np.arange(base, dtype=np.int32),
-        np.concatenate(sizes) if sizes else _NO_I64,
+        _joined(sizes),
         np.repeat(weights, counts) if (weights != 1).any() else _NO_I32,
         np.repeat(slots, counts) if slots.any() else _NO_I32,
         injector,
-        np.concatenate(([0], np.cumsum(ports_each))),
-        credit if credit.any() else _NO_I64,
-        np.repeat(overhead, counts) if overhead.any() else _NO_I64,
+        port_begin,
+        credit,
+        overhead,
     )
     if len(gaps):
         flow.set_injectors(gaps)
-    flow.set_ports(np.concatenate(to_stream).astype(np.int32) if made else _NO_I32, np.repeat(latency, ports_each))
+    flow.set_ports(_joined(to_stream).astype(np.int32), port_latency)
     return Expansion(flow, orbits, **whole, **ways)
+
+
+def _joined(parts: list[IntArray]) -> IntArray:
+    """One column of several; the only one as it is."""
+    return parts[0] if len(parts) == 1 else np.concatenate(parts) if parts else _NO_I64
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -481,9 +516,7 @@ def _lay_ways(
     dense, share = dense[: begin[-1]], share[: begin[-1]]
     return {
         "latency_ps": latency,
-        "way_begin": begin,
-        "crossing_link": dense.astype(np.int32),
-        "crossing_share": share,
+        "crossings": partial(Crossings, begin, dense.astype(np.int32), share),
         "share_unit": share_unit,
         "link": links,
         "capacity": capacity,
@@ -588,7 +621,8 @@ def _set_changes(
 
 def _tree_ways(flow: Any, tree: FatTree, src: IntArray, dst: IntArray, network: Network) -> dict[str, Any]:
     """The same for a bare tree and all ranks: by the core's own tables, because there may be millions."""
-    begin, link = flow.set_tree_ways(*network.tree_arguments(tree, src, dst))
+    arguments = network.tree_arguments(tree, src, dst)
+    hops_of = flow.set_tree_ways(*arguments)
     links = np.arange(tree.links)
     rate, latency = network.rates_of(links)
     latency_ps = picoseconds(latency)
@@ -601,11 +635,14 @@ def _tree_ways(flow: Any, tree: FatTree, src: IntArray, dst: IntArray, network: 
     flow.set_capacity(capacity)
     flow.share_unit = 1
     return {
-        "latency_ps": total.astype(np.int64)[np.diff(begin)],
-        "way_begin": begin,
-        "crossing_link": link,
-        "crossing_share": np.broadcast_to(1, len(link)),
+        "latency_ps": total.astype(np.int64)[hops_of],
+        "crossings": partial(_tree_crossings, arguments),
         "share_unit": 1,
         "link": links,
         "capacity": capacity,
     }
+
+
+def _tree_crossings(arguments: tuple[Any, ...]) -> Crossings:
+    begin, link = _flow.tree_ways(*arguments)
+    return Crossings(begin, link, np.broadcast_to(1, len(link)))

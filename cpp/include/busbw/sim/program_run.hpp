@@ -133,7 +133,7 @@ class ProgramRun {
       const Stream& stream = streams_[s];
       if (stream.ended) continue;
       Wait wait{static_cast<std::int32_t>(s), program_.code[static_cast<std::size_t>(stream.pc)].op, -1, -1};
-      if (stream.waits_port >= 0) wait.channel = port_channel_[static_cast<std::size_t>(stream.waits_port)];
+      if (stream.waits_port >= 0) wait.channel = channel_of_port(stream.waits_port);
       if (stream.waits_channel >= 0) wait.channel = stream.waits_channel;
       if (wait.channel >= 0) wait.bottleneck = rates_.bottleneck(wait.channel);
       out.push_back(wait);
@@ -218,14 +218,15 @@ class ProgramRun {
     const std::size_t channels = program_.channels.way.size();
     const std::size_t ports = program_.ports.stream.size();
     channels_.reserve(channels);
-    port_channel_.resize(ports);
     ports_.reserve(ports);
+    if (!program_.channels.ports.empty()) port_channel_.resize(ports);
     for (std::size_t c = 0; c < channels; ++c) {
       Channel channel;
       channel.has_way = has_links(program_.channels.way[c]);
-      channel.first_port = static_cast<std::int32_t>(program_.channels.ports[c]);
-      channel.one_port = program_.channels.ports[c + 1] - program_.channels.ports[c] == 1;
-      for (auto p = program_.channels.ports[c]; p < program_.channels.ports[c + 1]; ++p) port_channel_[static_cast<std::size_t>(p)] = static_cast<std::int32_t>(c);
+      channel.first_port = static_cast<std::int32_t>(first_port(c));
+      channel.one_port = first_port(c + 1) - first_port(c) == 1;
+      if (!port_channel_.empty())
+        for (auto p = first_port(c); p < first_port(c + 1); ++p) port_channel_[static_cast<std::size_t>(p)] = static_cast<std::int32_t>(c);
       channels_.push_back(channel);
     }
     for (std::size_t p = 0; p < ports; ++p) ports_.push_back({program_.ports.latency_ps[p], program_.ports.stream[p], 0});
@@ -241,6 +242,12 @@ class ProgramRun {
     }
     injector_free_.assign(program_.injector_gap_ps.size(), Picoseconds{0});
   }
+
+  std::int64_t first_port(std::size_t channel) const {
+    return program_.channels.ports.empty() ? static_cast<std::int64_t>(channel) : program_.channels.ports[channel];
+  }
+
+  std::int32_t channel_of_port(std::int32_t port) const { return port_channel_.empty() ? port : port_channel_[static_cast<std::size_t>(port)]; }
 
   static Program checked(Program program) {
     check(program);
@@ -296,7 +303,7 @@ class ProgramRun {
           break;
         case Op::kFree:
           for (std::int32_t p = 0; p < i.count && !outstanding_.empty(); ++p)
-            give_slot_back(port_channel_[static_cast<std::size_t>(port_of[i.first + p])], stream.cause);
+            give_slot_back(channel_of_port(port_of[i.first + p]), stream.cause);
           break;
         case Op::kDrain:
           for (; stream.at < i.count; ++stream.at) {
@@ -475,7 +482,7 @@ class ProgramRun {
     channel_bytes_[static_cast<std::size_t>(id)] += channel.size_bytes;
     const std::int32_t row = channel.row;
     if (row >= 0) tasks_.end_ps[static_cast<std::size_t>(row)] = count(now_) - correction(row);
-    const std::int64_t end = !channel.told ? channel.first_port : channel.one_port ? channel.first_port + 1 : program_.channels.ports[static_cast<std::size_t>(id) + 1];
+    const std::int64_t end = !channel.told ? channel.first_port : channel.one_port ? channel.first_port + 1 : first_port(static_cast<std::size_t>(id) + 1);
     for (std::int64_t p = channel.first_port; p < end; ++p) {
       const std::int64_t latency = ports_[static_cast<std::size_t>(p)].latency;
       queue_.push(now_ + Picoseconds{latency}, {kArrived, static_cast<std::uint32_t>(p) & kIdMask, static_cast<std::uint32_t>(row)});
@@ -519,7 +526,7 @@ class ProgramRun {
       return false;
     }
     --port.arrived;
-    if (frees && !outstanding_.empty()) give_slot_back(port_channel_[static_cast<std::size_t>(id)], stream.cause);
+    if (frees && !outstanding_.empty()) give_slot_back(channel_of_port(id), stream.cause);
     return true;
   }
 
@@ -757,7 +764,7 @@ class ProgramRun {
   EventQueue<Event> queue_;
   Column<Channel> channels_;
   Column<Port> ports_;
-  Column<std::int32_t> port_channel_;
+  Column<std::int32_t> port_channel_;  ///< empty: port p is of channel p
   std::vector<Stream> streams_;
   std::vector<Posted> posted_;
   std::int32_t free_posted_ = -1;
