@@ -75,9 +75,31 @@ def test_perfetto_opens_the_tasks(busbw, tmp_path):
     assert ran.status == 0
     events = json.loads(file.read_text())["traceEvents"]
     messages = [event for event in events if event["ph"] == "X"]
-    assert {event["pid"] for event in messages} == set(range(16))
+    assert {event["pid"] for event in messages} == set(range(17)), "16 ranks and the critical path"
     assert all(event["dur"] > 0 for event in messages)
     assert {event["args"]["name"] for event in events if event["ph"] == "M"} >= {"rank 9 (node1 gpu1)"}
+
+
+def test_a_report_is_written(busbw, tmp_path):
+    file = tmp_path / "report.html"
+    ran = busbw("simulate", "collective", "all-gather", *FABRIC, "--bytes", "1MiB", "--report", str(file))
+    assert ran.status == 0 and "report: " in ran.err
+    assert "Links over time" in file.read_text()
+
+
+def test_sizes_and_nodes_are_swept_and_kept(busbw, tmp_path):
+    """Two numbers of nodes and two sizes: four points, which the store answers for afterwards."""
+    words = ("simulate", "collective", "all-gather", "--cluster", "dgx-h100", "--nodes", "1:2:2", "--bytes", "8,1MiB")
+    rows = json.loads(busbw(*words, "--store", str(tmp_path), "--json").out)["rows"]
+    assert [(row["nodes"], row["ranks"], row["size_bytes"]) for row in rows] == [
+        (1, 8, 8), (1, 8, 1 << 20), (2, 16, 8), (2, 16, 1 << 20),
+    ]  # fmt: skip
+    again = busbw(*words, "--store", str(tmp_path), "--json")
+    assert "4 of them already there" in again.err and json.loads(again.out)["rows"] == rows
+    asked = busbw("query", "SELECT ranks, size_bytes, time_ns FROM measurements ORDER BY ALL", "--store", str(tmp_path))
+    assert [line.split()[:2] for line in asked.out.splitlines()[-4:]] == [
+        ["8", "8"], ["8", str(1 << 20)], ["16", "8"], ["16", str(1 << 20)],
+    ]  # fmt: skip
 
 
 def test_a_graph_is_simulated(busbw, tmp_path):
@@ -102,6 +124,9 @@ def test_a_graph_is_simulated(busbw, tmp_path):
         (("all-reduce", *FABRIC, "--straggler", "fast"), "NAME=VALUE"),
         (("all-reduce", *FABRIC, "--routing", "psychic"), "there is d-mod-k, ecmp, spray, adaptive"),
         (("all-reduce", *FABRIC, "--memory-limit", "1MiB"), "memory limit"),
+        (("all-reduce", *FABRIC, "--seeds", "1000000"), "100,000 are run at most"),
+        (("all-reduce", "--cluster", "dgx-h100", "--nodes", "0"), "--nodes 0: 1 to"),
+        (("all-reduce", "--cluster", "dgx-h100", "--nodes", "2:x"), "write a number"),
         (("all-reduce", "--cluster", "dgx-h10"), "dgx-h100"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -101,6 +102,15 @@ _Perfetto = Annotated[
     Path | None,
     typer.Option("--perfetto", parser=given_path, metavar="FILE.json", help="Write the tasks for ui.perfetto.dev."),
 ]
+_Report = Annotated[
+    Path | None,
+    typer.Option(
+        "--report",
+        parser=given_path,
+        metavar="FILE.html",
+        help="Write a page of the first point: path, links, ranks over time.",
+    ),
+]
 _Store = Annotated[
     Path | None,
     typer.Option(
@@ -163,6 +173,7 @@ def collective(
     time_limit: _TimeLimit = None,
     memory_limit: _MemoryLimit = None,
     perfetto: _Perfetto = None,
+    report: _Report = None,
     store: _Store = None,
     engine: _Engine = "auto",
     as_json: _Json = False,
@@ -224,9 +235,11 @@ def collective(
         for seed in range(seeds)
     ]  # fmt: skip
     outcomes = run_points(points, engine, store)
-    if perfetto is not None:
-        note(f"{_write(perfetto, points[0].run())} tasks written to {perfetto}")
     rows = rows_of_points(points, outcomes)
+    if rows and (perfetto is not None or report is not None):
+        _draw(
+            points[0].run(), f"{kind.replace('_', '-')} on {found.nodes} x {found.name}, {name}", rows, perfetto, report
+        )
     if as_json:
         head = {"schema": SCHEMA, "collective": kind, "algorithm": name, "cluster": found.name}
         several = len(wanted) > 1
@@ -272,6 +285,7 @@ def graph(
     time_limit: _TimeLimit = None,
     memory_limit: _MemoryLimit = None,
     perfetto: _Perfetto = None,
+    report: _Report = None,
     as_json: _Json = False,
 ) -> int:
     """Simulate a graph of computations, messages and collectives, such as a training step that was traced.
@@ -300,8 +314,7 @@ def graph(
     say_notes(outcome)
     (row,) = rows_of_points([point], {0: outcome})
     row["exposed"] = exposed(run)
-    if perfetto is not None:
-        note(f"{_write(perfetto, run)} tasks written to {perfetto}")
+    _draw(run, f"{file.name} on {nodes} x {found.name}", [row], perfetto, report, names=tasks.names)
     if as_json:
         head = {"schema": SCHEMA, "tasks": len(tasks), "ranks": tasks.ranks, "cluster": found.name, "nodes": nodes}
         print_json(
@@ -462,10 +475,25 @@ def _limits(time_s: float | None, memory: str | None) -> Limits:
         raise typer.BadParameter(f"--memory-limit {memory}: {error}.") from None
 
 
-def _write(path: Path, run: Timeline) -> int:
-    from busbw.reports.perfetto import write_perfetto  # noqa: PLC0415
+def _draw(
+    run: Timeline,
+    title: str,
+    rows: list[dict[str, Any]],
+    perfetto: Path | None,
+    report: Path | None,
+    *,
+    names: Sequence[str] = (),
+) -> None:
+    """The files of a run that were asked for."""
+    if perfetto is not None:
+        from busbw.reports.perfetto import write_perfetto  # noqa: PLC0415
 
-    return write_perfetto(run, path)
+        note(f"{write_perfetto(run, perfetto, names)} tasks written to {perfetto}")
+    if report is not None:
+        from busbw.reports.simulated import write_simulation  # noqa: PLC0415 - takes a second
+
+        write_simulation(report, run, title, rows, names)
+        note(f"report: {report}")
 
 
 def _print(what: str, where: str, rows: list[dict[str, Any]]) -> None:

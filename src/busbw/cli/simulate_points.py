@@ -145,7 +145,7 @@ def exposed(run: Timeline) -> dict[str, Any] | None:
         return None
     if not len(found.rank) or not found.computing_s.any():
         return None
-    at = int(found.exposed_s.argmax())
+    at = int((found.exposed_s * (found.computing_s > 0)).argmax())  # ranks without a trace compute nothing
     rank = int(found.rank[at])
     parts = {name: float(getattr(found, name)[at]) for name in ("computing_s", "communicating_s", "exposed_s")}
     return {"rank": rank, "name": run.network.rank_name(rank), **parts}

@@ -2,17 +2,9 @@
 
 from __future__ import annotations
 
-import base64
-import contextlib
-import functools
-import hashlib
-import os
 import re
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from html import escape, unescape
-from importlib.resources import files
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,13 +12,13 @@ from busbw.diagnosis.facts import Curve, Facts
 from busbw.diagnosis.findings import Diagnosis, Evidence, Finding, LineRef, kinds
 from busbw.diagnosis.hypotheses import gpu_of, healthy_of
 from busbw.diagnosis.rules.benchmark import expected_of
-from busbw.errors import InputError
 from busbw.observations import Artefact
 from busbw.reports.commands import parts
 from busbw.reports.excerpts import Excerpt, excerpts, visible
 from busbw.reports.figures import curve_svg, odd_ends, pair_matrices, pair_svg
 from busbw.reports.node_figure import node_svg
 from busbw.reports.nodes import NodeMap, node_maps
+from busbw.reports.page import GENERATOR, Section, contents, page_of, section, write_page
 from busbw.reports.ranks import RankTable, host_table, rank_table
 from busbw.reports.svg import HEAT_STEPS
 from busbw.reports.timeline import Failure, Timeline, clock, first_failures, span, timeline_svg
@@ -37,8 +29,6 @@ if TYPE_CHECKING:
 
 __all__ = ["GENERATOR", "render_report", "write_report"]
 
-GENERATOR = '<meta name="generator" content="busbw report">'
-"""Stands near the top of every report, so that a report is known when it is met again among the files of a job."""
 MAX_CHARTS = 6
 MAX_GLANCE = 4
 """Causes at the head of the page."""
@@ -68,26 +58,7 @@ def write_report(explanation: Explanation, path: Path, artefacts: Sequence[Artef
     artefacts: where the bytes are that evidence lines are shown in the context of; without them the lines stand alone.
     Raises InputError if `path` is there and no file, or cannot be written.
     """
-    if path.is_dir():
-        raise InputError(f"{path}: is a folder; name the file of the report, such as {path / 'report.html'}.")
-    if path.exists() and not path.is_file():
-        raise InputError(f"{path}: is a device or a pipe; a report replaces a file. Give another --report.")
-    page = render_report(explanation, artefacts)
-    target = path.resolve()
-    temporary: str | None = None
-    try:
-        with tempfile.NamedTemporaryFile("wb", dir=target.parent, prefix=".busbw-report-", delete=False) as out:
-            temporary = out.name
-            out.write(page.encode("utf-8", "backslashreplace"))
-            os.fchmod(out.fileno(), _mode(target))
-            out.flush()
-            os.fsync(out.fileno())
-        Path(temporary).replace(target)
-    except OSError as error:
-        if temporary is not None:
-            with contextlib.suppress(OSError):
-                Path(temporary).unlink()
-        raise InputError(f"{path}: the report cannot be written: {error.strerror}. Give another --report.") from error
+    write_page(path, lambda: render_report(explanation, artefacts))
 
 
 def render_report(explanation: Explanation, artefacts: Sequence[Artefact] = ()) -> str:
@@ -111,80 +82,12 @@ def render_report(explanation: Explanation, artefacts: Sequence[Artefact] = ()) 
         _read(diagnosis),
     ]
     shown = [section for section in sections if section is not None]
-    body = "\n".join([_verdict(diagnosis), _contents(shown), *(section.html for section in shown)])
-    body, drawn = _classes(body)
-    style, script = _resource("report.css") + drawn, _resource("report.js")
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-{GENERATOR}
-<meta http-equiv="Content-Security-Policy" content="{_policy(style, script)}">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="referrer" content="no-referrer">
-<title>busbw: {diagnosis.verdict}{_title_end(diagnosis)}</title>
-<style>{style}</style>
-</head>
-<body>
-<main>
-{body}
-</main>
-<footer><p>busbw explain. Confidence is the probability that a cause is the root cause, given these files. This page holds all it shows and asks no network for anything.</p></footer>
-<script>{script}</script>
-</body>
-</html>
-"""
-
-
-@dataclass(frozen=True, slots=True)
-class _Section:
-    """A part of the page that the contents name."""
-
-    anchor: str
-    title: str
-    html: str
-
-
-@functools.cache
-def _resource(name: str) -> str:
-    return files("busbw.reports").joinpath(name).read_text("utf-8")
-
-
-def _policy(style: str, script: str) -> str:
-    """Nothing is fetched; the only style and the only script that count are the two of this page, known by their hashes."""
-    return f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; base-uri 'none'; form-action 'none'"
-
-
-def _hash(text: str) -> str:
-    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode("utf-8", "backslashreplace")).digest()).decode()
-
-
-def _classes(body: str) -> tuple[str, str]:
-    """The body with a class for every distinct `style`, and the rules of these classes: inline styles would need a laxer policy."""
-    names: dict[str, str] = {}
-
-    def named(tag: re.Match[str]) -> str:
-        return re.sub(
-            r' style="([^"]*)"', lambda found: f' class="{names.setdefault(found[1], f"y{len(names)}")}"', tag[0]
-        )
-
-    # Text never holds `<` or `>`: it is escaped. So what stands between them is a tag that this package wrote.
-    body = re.sub(r"<[^<>]*>", named, body)
-    return body, "".join(f".{name}{{{unescape(style).replace('<', '')}}}\n" for style, name in names.items())
-
-
-def _plain(style: str) -> str:
-    """Declarations of an attribute as they stand in a style sheet, where `<` could end it."""
-    return unescape(style).replace("<", "")
-
-
-def _mode(path: Path) -> int:
-    """Permissions of the file that is replaced, else what the user's umask gives a new file."""
-    with contextlib.suppress(OSError):
-        return path.stat().st_mode & 0o777
-    umask = os.umask(0)
-    os.umask(umask)
-    return 0o666 & ~umask
+    body = "\n".join([_verdict(diagnosis), contents(shown), *(section.html for section in shown)])
+    return page_of(
+        f"busbw: {diagnosis.verdict}{_title_end(diagnosis)}",
+        body,
+        "busbw explain. Confidence is the probability that a cause is the root cause, given these files. This page holds all it shows and asks no network for anything.",
+    )
 
 
 def _text(text: str) -> str:
@@ -199,20 +102,8 @@ def _title_end(diagnosis: Diagnosis) -> str:
     return f", {_text(diagnosis.findings[0].kind)}" if diagnosis.findings else ""
 
 
-def _section(anchor: str, title: str, content: str) -> _Section | None:
-    if not content:
-        return None
-    html = f'<section aria-labelledby="{anchor}">\n<h2 id="{anchor}">{title}</h2>\n{content}\n</section>'
-    return _Section(anchor, title, html)
-
-
 def _counted(number: int, one: str, many: str) -> str:
     return f"{number:,} {one if number == 1 else many}"
-
-
-def _contents(sections: Sequence[_Section]) -> str:
-    links = "".join(f'<li><a href="#{section.anchor}">{section.title}</a></li>' for section in sections)
-    return f'<nav aria-label="Contents"><ul class="contents">{links}</ul></nav>' if len(sections) > 2 else ""
 
 
 def _verdict(diagnosis: Diagnosis) -> str:
@@ -250,11 +141,11 @@ def _glance(diagnosis: Diagnosis) -> str:
     return f'<ol class="glance">{"".join(rows)}</ol>{note}\n'
 
 
-def _findings(diagnosis: Diagnosis, places: Mapping[str, Path]) -> _Section | None:
+def _findings(diagnosis: Diagnosis, places: Mapping[str, Path]) -> Section | None:
     shared = _shared(diagnosis.findings)
     shown: dict[tuple[str, tuple[int, ...]], int] = {}
     items = [_finding(number, finding, places, shared, shown) for number, finding in enumerate(diagnosis.findings, 1)]
-    return _section("findings", "Findings, most likely first", "\n".join(items))
+    return section("findings", "Findings, most likely first", "\n".join(items))
 
 
 def _finding(
@@ -313,7 +204,7 @@ def _shared(findings: Sequence[Finding]) -> dict[str, list[int]]:
     return found
 
 
-def _decide(diagnosis: Diagnosis) -> _Section | None:
+def _decide(diagnosis: Diagnosis) -> Section | None:
     """Commands that tell findings from one another, each once."""
     together: dict[tuple[int, ...], list[str]] = {}
     for command, numbers in _shared(diagnosis.findings).items():
@@ -323,7 +214,7 @@ def _decide(diagnosis: Diagnosis) -> _Section | None:
     for deciding, commands in together.items():
         names = ", ".join(f'<a href="#finding-{n}">{n}. {_text(diagnosis.findings[n - 1].kind)}</a>' for n in deciding)
         blocks.append(f'<div class="rivals"><p>{names}</p>\n{_commands(commands)}</div>')
-    return _section("decide", "To decide between them", "\n".join(blocks))
+    return section("decide", "To decide between them", "\n".join(blocks))
 
 
 def _advice(text: str, *, whole: bool = False) -> str:
@@ -361,7 +252,7 @@ def _figure(svg: str, caption: str, label: str) -> str:
     )
 
 
-def _failures(failures: Timeline) -> _Section | None:
+def _failures(failures: Timeline) -> Section | None:
     if not failures.timed and len(failures.rows) < 2:
         return None
     svg = timeline_svg(failures)
@@ -384,7 +275,7 @@ def _failures(failures: Timeline) -> _Section | None:
         "" if failures.timed else '<p class="note">No line carries a time: the order is that of files and lines.</p>'
     )
     more = f'<p class="note">{failures.left_out:,} more are not shown.</p>' if failures.left_out else ""
-    return _section(
+    return section(
         "failures", "Who failed first", f"{caution}{order}{drawn}{_table('First failures', head, rows)}{more}"
     )
 
@@ -405,11 +296,11 @@ def _failure_row(number: int, row: Failure, start: int | None, *, first: bool, h
     return f"<tr{_class('first', first)}>{''.join(cells)}</tr>"
 
 
-def _nodes(facts: Facts, diagnosis: Diagnosis) -> _Section | None:
+def _nodes(facts: Facts, diagnosis: Diagnosis) -> Section | None:
     drawn = [_node(number, node) for number, node in enumerate(node_maps(facts, diagnosis.findings))]
     if len(drawn) == 1:
-        return _section("nodes", "Inside the node", drawn[0])
-    return _section("nodes", "Inside the nodes", f'<div class="charts">{"".join(drawn)}</div>' if drawn else "")
+        return section("nodes", "Inside the node", drawn[0])
+    return section("nodes", "Inside the nodes", f'<div class="charts">{"".join(drawn)}</div>' if drawn else "")
 
 
 def _node(number: int, node: NodeMap) -> str:
@@ -431,16 +322,16 @@ def _node(number: int, node: NodeMap) -> str:
     return f"<div>{_figure(node_svg(node, f'n{number}'), caption, f'Drawing of a node, {caption}')}{listed}</div>"
 
 
-def _hosts(facts: Facts, failures: Timeline) -> _Section | None:
+def _hosts(facts: Facts, failures: Timeline) -> Section | None:
     table = host_table(facts, failures)
     return (
         None
         if table.of < 2 or len(table.columns) < 2
-        else _section("hosts", "Hosts and their links", _side_by_side(table, "host", "hosts"))
+        else section("hosts", "Hosts and their links", _side_by_side(table, "host", "hosts"))
     )
 
 
-def _curves(diagnosis: Diagnosis, facts: Facts) -> _Section | None:
+def _curves(diagnosis: Diagnosis, facts: Facts) -> Section | None:
     """Tables that a finding names come first, then in the order of reading."""
     named = {(ref.path, ref.line) for finding in diagnosis.findings for ref in finding.lines}
     order = sorted(facts.curves, key=lambda curve: not any((p.at.path, p.at.line) in named for p in curve.points))
@@ -463,7 +354,7 @@ def _curves(diagnosis: Diagnosis, facts: Facts) -> _Section | None:
             caption += f"<br>expected {low} to {high} from {start} on, limited by {_text(expected.limited_by)}"
         drawn.append(_figure(svg, caption, f"Curve of {_curve_title(curve)}"))
     note = f'<p class="note">{_counted(more, "more table is", "more tables are")} not drawn.</p>' if more else ""
-    return _section("measured", "Measured", f'<div class="charts">{"".join(drawn)}</div>{note}' if drawn else "")
+    return section("measured", "Measured", f'<div class="charts">{"".join(drawn)}</div>{note}' if drawn else "")
 
 
 def _curve_title(curve: Curve) -> str:
@@ -476,7 +367,7 @@ def _curve_title(curve: Curve) -> str:
     return f"{_text(', '.join(word for word in told if word))} ({_text(at.path)}:{at.line})"
 
 
-def _pairs(facts: Facts) -> _Section | None:
+def _pairs(facts: Facts) -> Section | None:
     drawn = []
     for number, matrix in enumerate(pair_matrices(facts.pairs)):
         caption = _text(f"{matrix.title}, {matrix.unit}" if matrix.unit else matrix.title)
@@ -493,13 +384,13 @@ def _pairs(facts: Facts) -> _Section | None:
         return None
     shades = "".join(f'<b style="background:var(--heat-{step})"></b>' for step in range(HEAT_STEPS))
     legend = f'<p class="legend">as the median pair&nbsp;{shades}&nbsp;4 times worse, or more</p>'
-    return _section("pairs", "Between pairs", f'<div class="charts">{"".join(drawn)}</div>{legend}')
+    return section("pairs", "Between pairs", f'<div class="charts">{"".join(drawn)}</div>{legend}')
 
 
-def _ranks(facts: Facts) -> _Section | None:
+def _ranks(facts: Facts) -> Section | None:
     table = rank_table(facts)
     return (
-        None if table.of < 2 else _section("ranks", "Ranks side by side", _side_by_side(table, "process", "processes"))
+        None if table.of < 2 else section("ranks", "Ranks side by side", _side_by_side(table, "process", "processes"))
     )
 
 
@@ -534,23 +425,23 @@ def _side_by_side(table: RankTable, one: str, many: str) -> str:
     return f'<p class="note">{note}</p>\n<div class="ranks{" wide" if len(table.columns) > WIDE else ""}">{_table(f"Table of {many}", head, rows)}</div>'
 
 
-def _cleared(diagnosis: Diagnosis, places: Mapping[str, Path]) -> _Section | None:
+def _cleared(diagnosis: Diagnosis, places: Mapping[str, Path]) -> Section | None:
     items = (
         f"<li><p><b>{_text(item.what)}</b>: {_text(item.why)}</p>\n{_behind(item.evidence, item.lines, places)}</li>"
         for item in diagnosis.cleared
     )
-    return _section("cleared", "Looked at, not the cause", _list(items))
+    return section("cleared", "Looked at, not the cause", _list(items))
 
 
-def _checks(diagnosis: Diagnosis, places: Mapping[str, Path], *, decisive: bool) -> _Section | None:
+def _checks(diagnosis: Diagnosis, places: Mapping[str, Path], *, decisive: bool) -> Section | None:
     items = (
         f"<li><p><b>{_text(item.what)}</b>: {_text(item.result)}</p>\n{_behind(item.evidence, item.lines, places)}</li>"
         for item in diagnosis.checks
         if item.decisive is decisive
     )
     if decisive:
-        return _section("checked", "Checked, and right", _list(items))
-    return _section("noted", "Noted", _list(items))
+        return section("checked", "Checked, and right", _list(items))
+    return section("noted", "Noted", _list(items))
 
 
 def _behind(evidence: Sequence[Evidence], lines: Sequence[LineRef], places: Mapping[str, Path]) -> str:
@@ -568,22 +459,22 @@ def _list(items: Iterable[str]) -> str:
     return f'<ul class="plain">\n{content}\n</ul>' if content else ""
 
 
-def _read(diagnosis: Diagnosis) -> _Section | None:
+def _read(diagnosis: Diagnosis) -> Section | None:
     rows = (
         f'<tr><td class="path">{_text(path)}</td><td class="n">{format_bytes(size)}</td>'
         f"<td>{_text(', '.join(formats)) or '<b>not recognised</b>'}</td></tr>"
         for path, size, formats in diagnosis.artefacts
     )
-    return _section("read", "Read", _table("Files", '<th>file</th><th class="n">size</th><th>formats</th>', rows))
+    return section("read", "Read", _table("Files", '<th>file</th><th class="n">size</th><th>formats</th>', rows))
 
 
-def _losses(diagnosis: Diagnosis) -> _Section | None:
+def _losses(diagnosis: Diagnosis) -> Section | None:
     rows = (
         f'<tr><td class="path">{_text(loss.path)}{f":{loss.line}" if loss.line is not None else ""}</td>'
         f'<td>{_text(loss.kind)}</td><td class="n">{loss.count}</td><td>{_text(loss.detail)}</td></tr>'
         for loss in diagnosis.losses
     )
-    return _section(
+    return section(
         "not-read",
         "Not read",
         _table("Losses", '<th>where first</th><th>kind</th><th class="n">times</th><th>what was lost</th>', rows),
