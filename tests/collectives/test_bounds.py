@@ -248,6 +248,18 @@ def test_groups_by_rate_bound_all_reduce_where_the_tightest_cut_is_no_node():
     assert time_bound(rails(36), "all_reduce", 400).time_s == Fraction(70, 36)
 
 
+def test_rates_that_all_differ_are_rounded_where_they_do_not_fit():
+    """256 GPUs in a ring with chords, measured rates: the cut round the slowest GPU, within a part in 10^12 of what floats add up to."""
+    lots = np.random.default_rng(1)
+    ends = [(a, (a + away) % 256) for a in range(256) for away in (1, 255, 7, 128)]
+    rows = [(a, b, float(lots.uniform(40e9, 60e9))) for a, b in ends]
+    graph = CapacityGraph.of_edges(256, rows)
+    into = np.bincount([b for _, b, _ in rows], [rate for *_, rate in rows], 256)
+    assert float(throughput_bound(graph).inverse_rate) == pytest.approx(255 / into.min(), rel=1e-11)
+    small = CapacityGraph.of_edges(16, [(a, b, rate) for a, b, rate in rows if max(a, b) < 16] + [(15, 0, 4e10)])
+    assert all_to_all_bound(small).is_tight
+
+
 def test_all_reduce_of_three_in_a_line_takes_one_vector_a_link():
     """Reduce to the middle and back, pipelined, takes M / b; the sum of both bounds would say 4 M / 3 b."""
     bound = time_bound(CapacityGraph.of_edges(3, [*both(0, 1, 1), *both(1, 2, 1)]), "all_reduce", 3)

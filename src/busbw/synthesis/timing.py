@@ -101,7 +101,7 @@ def ranked_on(
         notes.append(f"NCCL's algorithms are not shown: {error}")
         where = None
     footing = _Footing.of(cluster, where, found, size)
-    simulator = _Simulator(cluster, size, footing, time.monotonic() + limit_s, notes)
+    simulator = _Simulator(cluster, size, footing, float(found.bound.time_s), time.monotonic() + limit_s, notes)
     timed: list[Candidate] = []
     left = 0
     sliced = 0
@@ -193,6 +193,8 @@ class _Simulator:
     cluster: Cluster
     size_bytes: int
     footing: _Footing
+    least_s: float
+    """What no links' time can be below, which one that is read off must not be either."""
     ends: float
     """When to stop, by time.monotonic."""
     notes: list[str]
@@ -219,15 +221,24 @@ class _Simulator:
             times[slices] = tried
         if not times:
             return tried
-        best = min(times.values(), key=lambda one: one.time_s)
-        more = self._in_more_slices(times)
-        if more is None or more.time_s >= best.time_s:
-            return best
-        if work_s * more.parts / _FITTED[-1] <= _WORK_S and self.left_s > 0:
-            ran, _ = self._once(replace(candidate, parts=more.parts))
-            if ran.timed_by == "simulation":
-                more = ran
-        return min(best, more, key=lambda one: one.time_s)
+        while True:
+            best = min(times.values(), key=lambda one: one.time_s)
+            more, last = self._in_more_slices(times), max(times)
+            if more is not None and more.time_s < best.time_s:
+                if work_s * more.parts / last > _WORK_S or self.left_s <= 0:
+                    return more
+                ran, _ = self._once(replace(candidate, parts=more.parts))
+                return min(best, ran, key=lambda one: one.time_s) if ran.timed_by == "simulation" else more
+            twice = 2 * last
+            rising = best.parts == last and len(times) >= len(_FITTED)
+            if not rising or twice > _MOST_SLICES or self.size_bytes // twice < LEAST_SLICE:
+                return best
+            if 2 * work_s > _WORK_S or self.left_s <= 0:
+                return best
+            tried, work_s = self._once(replace(candidate, parts=twice))
+            if tried.timed_by != "simulation":
+                return best
+            times[twice] = tried
 
     def _once(self, candidate: Candidate) -> tuple[Candidate, float]:
         """(the candidate, simulated with the slices it has; seconds that this should take on a quiet machine, whatever it took)."""
@@ -249,19 +260,21 @@ class _Simulator:
 
         A: the busiest link. B: filling and draining. C: what a slice waits for the one before. Three times give all three.
         """
-        if set(times) != set(_FITTED):
+        known = sorted(times)[-len(_FITTED) :]
+        if len(known) < len(_FITTED):
             return None
-        one, two, four = (times[slices].links_s or 0.0 for slices in _FITTED)
-        each = max(0.0, ((one - two) / 2 - (two - four)) / 1.5)
-        fill = 2 * (one - two + each)
-        rest = one - fill - each
+        one, two, four = (times[slices].links_s or 0.0 for slices in known)
+        first = known[0]
+        each = max(0.0, ((one - two) / 2 - (two - four)) / (1.5 * first))
+        fill = 2 * first * (one - two + each * first)
+        rest = one - fill / first - each * first
         if fill <= 0 or rest <= 0:
             return None
         found = None
-        slices = 2 * _FITTED[-1]
+        slices = 2 * known[-1]
         while slices <= _MOST_SLICES and self.size_bytes // slices >= LEAST_SLICE:
-            links_s = rest + fill / slices + each * slices
-            read = replace(times[1], parts=slices, links_s=links_s, timed_by="simulation, fitted")
+            links_s = max(self.least_s, rest + fill / slices + each * slices)
+            read = replace(times[known[-1]], parts=slices, links_s=links_s, timed_by="simulation, fitted")
             read = replace(read, time_s=self.footing.time_s(read, links_s))
             found = read if found is None or read.time_s < found.time_s else found
             slices *= 2

@@ -17,6 +17,10 @@ __all__ = ["Capacity", "CapacityGraph"]
 
 Capacity = int | float | Fraction
 Int32Array = NDArray[np.int32]
+_MOST_UNITS = 1 << 61
+"""Of all capacities together: what maximum flows in 64 bits add up (`busbw/schedule/throughput_bound.hpp`)."""
+_FINEST = 1 << 40
+"""Units of the largest capacity, where they have to be rounded: a part in 10^12, finer than any rate is known, and 2 million such links add up."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,6 +50,8 @@ class CapacityGraph:
     ) -> CapacityGraph:
         """A graph of edges (from, to, capacity), one direction each; parallel ones add up. Floats are taken as they are.
 
+        Where that does not fit 64 bits (measured rates of many links, all different), every capacity is rounded to the nearest multiple of 2^-40 of the
+        largest, none to 0: bounds are then exact for rates that are off by a part in 10^12 of the largest.
         Raises ValueError for capacities that are negative, ends below 0, and less than one GPU.
 
         >>> CapacityGraph.of_edges(2, [(0, 1, 50), (1, 0, 50), (0, 1, 25)]).capacity.tolist()
@@ -57,13 +63,20 @@ class CapacityGraph:
         ends = np.array([(a, b) for a, b, _ in rows], np.int64).reshape(-1, 2)
         numbers = [capacity.numerator * (scale // capacity.denominator) for capacity in exact]
         common = gcd(*numbers) or 1
+        if sum(numbers) // common > _MOST_UNITS:
+            largest = max(exact)
+            numbers = [max(1, round(capacity / largest * _FINEST)) if capacity else 0 for capacity in exact]
+            scale, common = 1, 1
+            unit = largest / _FINEST
+        else:
+            unit = Fraction(common, scale)
         return cls.of_columns(
             gpus,
             max(gpus, len(names), int(ends.max(initial=-1)) + 1),
             ends[:, 0],
             ends[:, 1],
             np.array([number // common for number in numbers], np.int64),
-            unit=Fraction(common, scale),
+            unit=unit,
             names=names,
         )
 
