@@ -11,7 +11,7 @@ reach of links or NICs, whichever are busiest. A kernel that runs a schedule of 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -31,7 +31,7 @@ from busbw.prediction import (
     predict,
     situation_of,
 )
-from busbw.simulation import Limits, simulate
+from busbw.simulation import Conditions, Limits, LinkFailure, simulate
 from busbw.synthesis.design import LEAST_SLICE, NEEDS_SWITCHES, SOFTWARE_S, Candidate, Design
 
 __all__ = ["SWITCHES", "ranked_on", "summing_switches"]
@@ -84,12 +84,14 @@ def ranked_on(
     found: Design,
     *,
     switches: str = "nvls",
+    failed: Sequence[str] = (),
     limit_s: float = 60.0,
     progress: Callable[[str], None] | None = None,
 ) -> Design:
     """The design with NCCL's algorithms beside it, its candidates simulated in their order until `limit_s` seconds are over, and ranked anew.
 
     Those that were not simulated keep the model's links; a note says how many. graph: the cluster's, of which `found` is a design.
+    failed: cables that are down, by the names of `CapacityGraph.without_cables`; NCCL's times do not know of them.
     """
     adding = summing_switches(graph, cluster, switches)
     sharp = switches == "sharp"
@@ -101,7 +103,12 @@ def ranked_on(
         notes.append(f"NCCL's algorithms are not shown: {error}")
         where = None
     footing = _Footing.of(cluster, where, found, size)
-    simulator = _Simulator(cluster, size, footing, float(found.bound.time_s), time.monotonic() + limit_s, notes)
+    conditions = Conditions(failed_links=tuple(LinkFailure(cable) for cable in failed))
+    if failed:
+        notes.append("NCCL's times are those of the whole cluster: predictions know nothing of failed cables")
+    simulator = _Simulator(
+        cluster, size, footing, conditions, float(found.bound.time_s), time.monotonic() + limit_s, notes
+    )
     timed: list[Candidate] = []
     left = 0
     sliced = 0
@@ -193,6 +200,7 @@ class _Simulator:
     cluster: Cluster
     size_bytes: int
     footing: _Footing
+    conditions: Conditions
     least_s: float
     """What no links' time can be below, which one that is read off must not be either."""
     ends: float
@@ -244,7 +252,9 @@ class _Simulator:
         """(the candidate, simulated with the slices it has; seconds that this should take on a quiet machine, whatever it took)."""
         limits = Limits(time_s=max(self.left_s, 0.1))
         try:
-            ran = simulate(candidate.bind(), self.cluster, size_bytes=self.size_bytes, record=False, limits=limits)
+            ran = simulate(
+                candidate.bind(), self.cluster, size_bytes=self.size_bytes, record=False, limits=limits, conditions=self.conditions,
+            )  # fmt: skip
         except (InputError, ValueError) as error:
             self.notes.append(f"{candidate.name} was not simulated: {error}")
             return self.footing.from_model(candidate), 0.0
