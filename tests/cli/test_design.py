@@ -81,6 +81,25 @@ def test_switches_that_add_have_a_bound_of_their_own(busbw):
     assert without["bound"]["switches_s"] is None and not any(one["in_network"] for one in without["candidates"])
 
 
+def test_a_file_says_its_nodes_and_a_torus_gets_its_own_algorithms(busbw, tmp_path):
+    """4 x 4 nodes of one GPU: --nodes need not be given; buckets along the torus are at the bound."""
+    file = tmp_path / "torus.yaml"
+    file.write_text("name: ours\nnode: gh200\nnodes: 16\nfabric: {kind: torus, shape: [4, 4]}\n")
+    answer = json.loads(busbw("design", "all-gather", "--cluster", file, "--objective", "throughput", "--json").out)
+    best = answer["candidates"][0]
+    assert (answer["ranks"], best["name"]) == (16, "torus_all_gather")
+    assert 0 <= best["over_bound"] < 0.001
+
+
+def test_failed_cables_are_gone_from_bound_and_simulation(busbw):
+    """Node 1 of 5 without one of its 8 NICs: 32 GPUs' data enter it at 350 GB/s, as NIC 9 has leaf0 alone."""
+    how = ("all-gather", "--cluster", "dgx-h100", "--nodes", "5", "--bytes", "1GiB", "--json", *FAST)
+    answer = json.loads(busbw("design", *how, "--fail-link", "nic9 -> leaf0").out)
+    assert answer["bound"]["rates_s"] == pytest.approx(2**30 / 40 * 32 / 350e9)
+    assert any("whole cluster" in note for note in answer["notes"])
+    assert "nic9 has cables to leaf0" in busbw("design", *how, "--fail-link", "nic9 -> nic8").err
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

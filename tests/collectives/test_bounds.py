@@ -248,6 +248,38 @@ def test_groups_by_rate_bound_all_reduce_where_the_tightest_cut_is_no_node():
     assert time_bound(rails(36), "all_reduce", 400).time_s == Fraction(70, 36)
 
 
+def test_rates_that_all_differ_are_rounded_where_they_do_not_fit():
+    """256 GPUs in a ring with chords, measured rates: the cut round the slowest GPU, within a part in 10^12 of what floats add up to."""
+    lots = np.random.default_rng(1)
+    ends = [(a, (a + away) % 256) for a in range(256) for away in (1, 255, 7, 128)]
+    rows = [(a, b, float(lots.uniform(40e9, 60e9))) for a, b in ends]
+    graph = CapacityGraph.of_edges(256, rows)
+    into = np.bincount([b for _, b, _ in rows], [rate for *_, rate in rows], 256)
+    assert float(throughput_bound(graph).inverse_rate) == pytest.approx(255 / into.min(), rel=1e-11)
+    small = CapacityGraph.of_edges(16, [(a, b, rate) for a, b, rate in rows if max(a, b) < 16] + [(15, 0, 4e10)])
+    assert all_to_all_bound(small).is_tight
+
+
+def test_cables_go_by_the_names_that_simulations_use():
+    """4 nodes of 8, 4 spines: NIC 9 (node 1, GPU 1's) to its leaf, and one of the trunk's cables; both directions, each once."""
+    cluster, _ = find_cluster("dgx-h100", 16)
+    graph = CapacityGraph.of_cluster(cluster)
+    leaf = next(
+        cluster.fabric.vertex_name(int(v))
+        for v in cluster.fabric.link_table().dst[cluster.fabric.link_table().src == 9]
+    )
+    down = graph.without_cables(cluster, [f"nic9 -> {leaf}"])
+    assert len(graph) - len(down) == 2
+    trunk = graph.without_cables(cluster, ["leaf0 -> spine1", "spine1 -> leaf0"])
+    ends = [graph.names.index(name) for name in ("leaf0", "spine1")]
+    before = graph.capacity[graph.edge(*ends)] * graph.unit
+    after = trunk.capacity[trunk.edge(*ends)] * trunk.unit if len(trunk) == len(graph) else 0
+    assert 0 <= after < before
+    for wrong, said in (("leaf0 -> nowhere", "write two ends"), ("leaf0 -> leaf1", "no cable leads")):
+        with pytest.raises(ValueError, match=said):
+            graph.without_cables(cluster, [wrong])
+
+
 def test_all_reduce_of_three_in_a_line_takes_one_vector_a_link():
     """Reduce to the middle and back, pipelined, takes M / b; the sum of both bounds would say 4 M / 3 b."""
     bound = time_bound(CapacityGraph.of_edges(3, [*both(0, 1, 1), *both(1, 2, 1)]), "all_reduce", 3)

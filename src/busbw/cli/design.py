@@ -35,7 +35,10 @@ def design(  # noqa: PLR0917 - an option each
             "--cluster", metavar="NAME|FILE", help="A node of `busbw hardware`, or a file that describes one."
         ),
     ],
-    nodes: Annotated[int, typer.Option("--nodes", metavar="N", help="Number of nodes (hosts).")] = 1,
+    nodes: Annotated[
+        int | None,
+        typer.Option("--nodes", metavar="N", help="Number of nodes (hosts); what the file says, or 1, if not given."),
+    ] = None,
     size: Annotated[str, typer.Option("--bytes", metavar="SIZE", help="Size, as of nccl-tests.")] = "256MiB",
     objective: Annotated[
         str, typer.Option("--objective", metavar="WHAT", help="latency, throughput, or at-size: at --bytes.")
@@ -45,6 +48,14 @@ def design(  # noqa: PLR0917 - an option each
         list[str] | None,
         typer.Option(
             "--set", metavar="FIGURE=VALUE", help="A figure set anew, such as nic.rate=800Gb/s; may be repeated."
+        ),
+    ] = None,
+    fail_link: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--fail-link",
+            metavar="LINK",
+            help='A cable that is down, such as "leaf0 -> spine1" or "nic9 -> leaf1"; may be repeated.',
         ),
     ] = None,
     switches: Annotated[
@@ -105,6 +116,7 @@ def design(  # noqa: PLR0917 - an option each
     from busbw.collectives import collective_named  # noqa: PLC0415 - loads numpy
     from busbw.collectives.bounds import CapacityGraph  # noqa: PLC0415
     from busbw.hardware import find_cluster  # noqa: PLC0415 - reads the catalogue
+    from busbw.hardware.fabrics.torus import Torus  # noqa: PLC0415
     from busbw.synthesis import DESIGNED, OBJECTIVES, SWITCHES, message_alpha_s, ranked_on  # noqa: PLC0415
     from busbw.synthesis import design as designed  # noqa: PLC0415
 
@@ -119,21 +131,25 @@ def design(  # noqa: PLR0917 - an option each
     sizes = sizes_of([size])
     if len(sizes) != 1:
         raise typer.BadParameter(f"--bytes {size}: one size, such as 256MiB.")
-    if nodes < 1:
+    if nodes is not None and nodes < 1:
         raise typer.BadParameter(f"--nodes {nodes}: a cluster has at least one node.")
     found, losses = find_cluster(cluster, nodes, pairs_of("--set", what_if or [], "nic.rate=800Gb/s"))
     for line in map(str, losses):
         note(line)
+    nodes = found.nodes
     if found.gpus < 2:
         raise typer.BadParameter(f"{nodes} x {found.name} is one GPU, which has nobody to talk to.")
     if not 0 <= root < found.gpus:
         raise typer.BadParameter(f"--root {root}: ranks are 0 to {found.gpus - 1}.")
     try:
         graph = CapacityGraph.of_cluster(found)
+        if fail_link:
+            graph = graph.without_cables(found, fail_link)
     except ValueError as error:
         raise typer.BadParameter(f"{nodes} x {found.name}: {error}.") from None
     say = progress_note(found.gpus)
     domain = found.gpus_per_domain if found.gpus % found.gpus_per_domain == 0 else found.node.gpus
+    torus = found.fabric.shape if isinstance(found.fabric, Torus) and found.gpus == found.nodes else ()
     try:
         result = designed(
             graph,
@@ -143,6 +159,7 @@ def design(  # noqa: PLR0917 - an option each
             near_alpha_s=message_alpha_s(found, near=True),
             objective=objective,
             gpus_per_node=domain,
+            torus=torus,
             root=root,
             progress=say,
         )
@@ -150,7 +167,9 @@ def design(  # noqa: PLR0917 - an option each
         raise typer.BadParameter(f"{nodes} x {found.name}: {error}.") from None
     if not result.candidates:
         raise typer.BadParameter(f"{result.ranks} ranks: {result.left_out[0][0]}: {result.left_out[0][1]}.")
-    result = ranked_on(found, graph, result, switches=switches, limit_s=time_limit, progress=say)
+    result = ranked_on(
+        found, graph, result, switches=switches, failed=fail_link or (), limit_s=time_limit, progress=say
+    )
     if result.best is None:
         raise typer.BadParameter(f"{result.ranks} ranks: no schedule is written out here for so many.")
     best = result.best

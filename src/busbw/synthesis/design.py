@@ -6,6 +6,7 @@ busiest rank, and the time of its busiest link. `busbw.synthesis.timing` ranks t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -166,6 +167,7 @@ def design(
     near_alpha_s: float | None = None,
     objective: str = "at-size",
     gpus_per_node: int | None = None,
+    torus: Sequence[int] = (),
     root: int = 0,
     seed: int = 1,
     progress: Callable[[str], None] | None = None,
@@ -173,6 +175,7 @@ def design(
     """Candidates ranked at `size_bytes`, or at a size where latency or throughput is all that counts.
 
     alpha_s: start-up of a message between nodes of `gpus_per_node` ranks; near_alpha_s: inside one (the same if None).
+    torus: its extents, where the ranks are one, the last counting fastest.
     Library schedules take one way for each pair of ranks, balanced as for an all-to-all; forests and exchanges take their own.
     Schedules that need switches which reduce or copy are left out, and said so. Raises ValueError for other collectives and
     objectives, and where GPUs cannot reach one another.
@@ -218,7 +221,7 @@ def design(
             left_out.append((name, f"more than {_MOST_RANKS} ranks are not written out"))
             continue
         try:
-            bound_to = _bound_to(schedule, graph.gpus, gpus_per_node, root)
+            bound_to = _bound_to(schedule, graph.gpus, gpus_per_node, torus, root)
             variants = (model.of_library(name, variant, exchange) for variant in _variants(bound_to, size))
             kept.append(min(variants, key=lambda candidate: candidate.time_s))
         except ValueError as error:
@@ -257,14 +260,18 @@ def _variants(bound: BoundSchedule, size_bytes: float) -> Iterator[BoundSchedule
         yield bound
 
 
-def _bound_to(schedule: Schedule, ranks: int, gpus_per_node: int | None, root: int) -> BoundSchedule:
+def _bound_to(
+    schedule: Schedule, ranks: int, gpus_per_node: int | None, torus: Sequence[int], root: int
+) -> BoundSchedule:
     if any(transfer.mode not in (Mode.COPY, Mode.REDUCE) for transfer in transfers_of(schedule.body)):
         raise ValueError(NEEDS_SWITCHES)
     params = {"root": root} if any(name == "root" for name, _ in schedule.params) else {}
     if len(schedule.axes) == 1:
         return schedule.bind(ranks, **params)
-    if schedule.axes == ("node", "gpu") and gpus_per_node and ranks > gpus_per_node and ranks % gpus_per_node == 0:
+    if schedule.axes == ("node", "gpu") and gpus_per_node and 1 < gpus_per_node < ranks and ranks % gpus_per_node == 0:
         return schedule.bind(ranks // gpus_per_node, gpus_per_node, **params)
+    if schedule.axes[0] == "x" and len(torus) == len(schedule.axes) and math.prod(torus) == ranks:
+        return schedule.bind(*torus, **params)
     raise ValueError("these ranks have other axes (nodes of several GPUs, a torus)")
 
 

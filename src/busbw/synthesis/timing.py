@@ -11,7 +11,7 @@ reach of links or NICs, whichever are busiest. A kernel that runs a schedule of 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -31,7 +31,7 @@ from busbw.prediction import (
     predict,
     situation_of,
 )
-from busbw.simulation import Limits, simulate
+from busbw.simulation import Conditions, Limits, LinkFailure, simulate
 from busbw.synthesis.design import LEAST_SLICE, NEEDS_SWITCHES, SOFTWARE_S, Candidate, Design
 
 __all__ = ["SWITCHES", "ranked_on", "summing_switches"]
@@ -84,12 +84,14 @@ def ranked_on(
     found: Design,
     *,
     switches: str = "nvls",
+    failed: Sequence[str] = (),
     limit_s: float = 60.0,
     progress: Callable[[str], None] | None = None,
 ) -> Design:
     """The design with NCCL's algorithms beside it, its candidates simulated in their order until `limit_s` seconds are over, and ranked anew.
 
     Those that were not simulated keep the model's links; a note says how many. graph: the cluster's, of which `found` is a design.
+    failed: cables that are down, by the names of `CapacityGraph.without_cables`; NCCL's times do not know of them.
     """
     adding = summing_switches(graph, cluster, switches)
     sharp = switches == "sharp"
@@ -101,7 +103,12 @@ def ranked_on(
         notes.append(f"NCCL's algorithms are not shown: {error}")
         where = None
     footing = _Footing.of(cluster, where, found, size)
-    simulator = _Simulator(cluster, size, footing, time.monotonic() + limit_s, notes)
+    conditions = Conditions(failed_links=tuple(LinkFailure(cable) for cable in failed))
+    if failed:
+        notes.append("NCCL's times are those of the whole cluster: predictions know nothing of failed cables")
+    simulator = _Simulator(
+        cluster, size, footing, conditions, float(found.bound.time_s), time.monotonic() + limit_s, notes
+    )
     timed: list[Candidate] = []
     left = 0
     sliced = 0
@@ -193,6 +200,9 @@ class _Simulator:
     cluster: Cluster
     size_bytes: int
     footing: _Footing
+    conditions: Conditions
+    least_s: float
+    """What no links' time can be below, which one that is read off must not be either."""
     ends: float
     """When to stop, by time.monotonic."""
     notes: list[str]
@@ -219,21 +229,32 @@ class _Simulator:
             times[slices] = tried
         if not times:
             return tried
-        best = min(times.values(), key=lambda one: one.time_s)
-        more = self._in_more_slices(times)
-        if more is None or more.time_s >= best.time_s:
-            return best
-        if work_s * more.parts / _FITTED[-1] <= _WORK_S and self.left_s > 0:
-            ran, _ = self._once(replace(candidate, parts=more.parts))
-            if ran.timed_by == "simulation":
-                more = ran
-        return min(best, more, key=lambda one: one.time_s)
+        while True:
+            best = min(times.values(), key=lambda one: one.time_s)
+            more, last = self._in_more_slices(times), max(times)
+            if more is not None and more.time_s < best.time_s:
+                if work_s * more.parts / last > _WORK_S or self.left_s <= 0:
+                    return more
+                ran, _ = self._once(replace(candidate, parts=more.parts))
+                return min(best, ran, key=lambda one: one.time_s) if ran.timed_by == "simulation" else more
+            twice = 2 * last
+            rising = best.parts == last and len(times) >= len(_FITTED)
+            if not rising or twice > _MOST_SLICES or self.size_bytes // twice < LEAST_SLICE:
+                return best
+            if 2 * work_s > _WORK_S or self.left_s <= 0:
+                return best
+            tried, work_s = self._once(replace(candidate, parts=twice))
+            if tried.timed_by != "simulation":
+                return best
+            times[twice] = tried
 
     def _once(self, candidate: Candidate) -> tuple[Candidate, float]:
         """(the candidate, simulated with the slices it has; seconds that this should take on a quiet machine, whatever it took)."""
         limits = Limits(time_s=max(self.left_s, 0.1))
         try:
-            ran = simulate(candidate.bind(), self.cluster, size_bytes=self.size_bytes, record=False, limits=limits)
+            ran = simulate(
+                candidate.bind(), self.cluster, size_bytes=self.size_bytes, record=False, limits=limits, conditions=self.conditions,
+            )  # fmt: skip
         except (InputError, ValueError) as error:
             self.notes.append(f"{candidate.name} was not simulated: {error}")
             return self.footing.from_model(candidate), 0.0
@@ -249,19 +270,21 @@ class _Simulator:
 
         A: the busiest link. B: filling and draining. C: what a slice waits for the one before. Three times give all three.
         """
-        if set(times) != set(_FITTED):
+        known = sorted(times)[-len(_FITTED) :]
+        if len(known) < len(_FITTED):
             return None
-        one, two, four = (times[slices].links_s or 0.0 for slices in _FITTED)
-        each = max(0.0, ((one - two) / 2 - (two - four)) / 1.5)
-        fill = 2 * (one - two + each)
-        rest = one - fill - each
+        one, two, four = (times[slices].links_s or 0.0 for slices in known)
+        first = known[0]
+        each = max(0.0, ((one - two) / 2 - (two - four)) / (1.5 * first))
+        fill = 2 * first * (one - two + each * first)
+        rest = one - fill / first - each * first
         if fill <= 0 or rest <= 0:
             return None
         found = None
-        slices = 2 * _FITTED[-1]
+        slices = 2 * known[-1]
         while slices <= _MOST_SLICES and self.size_bytes // slices >= LEAST_SLICE:
-            links_s = rest + fill / slices + each * slices
-            read = replace(times[1], parts=slices, links_s=links_s, timed_by="simulation, fitted")
+            links_s = max(self.least_s, rest + fill / slices + each * slices)
+            read = replace(times[known[-1]], parts=slices, links_s=links_s, timed_by="simulation, fitted")
             read = replace(read, time_s=self.footing.time_s(read, links_s))
             found = read if found is None or read.time_s < found.time_s else found
             slices *= 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -17,6 +18,10 @@ __all__ = ["Capacity", "CapacityGraph"]
 
 Capacity = int | float | Fraction
 Int32Array = NDArray[np.int32]
+_MOST_UNITS = 1 << 61
+"""Of all capacities together: what maximum flows in 64 bits add up (`busbw/schedule/throughput_bound.hpp`)."""
+_FINEST = 1 << 40
+"""Units of the largest capacity, where they have to be rounded: a part in 10^12, finer than any rate is known, and 2 million such links add up."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,6 +51,8 @@ class CapacityGraph:
     ) -> CapacityGraph:
         """A graph of edges (from, to, capacity), one direction each; parallel ones add up. Floats are taken as they are.
 
+        Where that does not fit 64 bits (measured rates of many links, all different), every capacity is rounded to the nearest multiple of 2^-40 of the
+        largest, none to 0: bounds are then exact for rates that are off by a part in 10^12 of the largest.
         Raises ValueError for capacities that are negative, ends below 0, and less than one GPU.
 
         >>> CapacityGraph.of_edges(2, [(0, 1, 50), (1, 0, 50), (0, 1, 25)]).capacity.tolist()
@@ -57,13 +64,20 @@ class CapacityGraph:
         ends = np.array([(a, b) for a, b, _ in rows], np.int64).reshape(-1, 2)
         numbers = [capacity.numerator * (scale // capacity.denominator) for capacity in exact]
         common = gcd(*numbers) or 1
+        if sum(numbers) // common > _MOST_UNITS:
+            largest = max(exact)
+            numbers = [max(1, round(capacity / largest * _FINEST)) if capacity else 0 for capacity in exact]
+            scale, common = 1, 1
+            unit = largest / _FINEST
+        else:
+            unit = Fraction(common, scale)
         return cls.of_columns(
             gpus,
             max(gpus, len(names), int(ends.max(initial=-1)) + 1),
             ends[:, 0],
             ends[:, 1],
             np.array([number // common for number in numbers], np.int64),
-            unit=Fraction(common, scale),
+            unit=unit,
             names=names,
         )
 
@@ -170,6 +184,51 @@ class CapacityGraph:
             unit=self.unit,
             names=self.names,
         )
+
+    def without_cables(self, cluster: Cluster, cables: Iterable[str]) -> CapacityGraph:
+        """The graph of this cluster less one cable for each name, both directions: "leaf0 -> spine2", "nic9 -> leaf1", as simulations call them.
+
+        Of parallel cables the others stay. Raises ValueError for what is not there.
+        """
+        left = [int(capacity) * self.unit for capacity in self.capacity]
+        table = cluster.fabric.link_table()
+        place = {cluster.fabric.vertex_name(v): v for v in range(cluster.fabric.vertices)}
+        for cable in cables:
+            ends = [end.strip() for end in re.split(r"<->|->|-", cable)]
+            if len(ends) != 2 or any(end not in place for end in ends):
+                raise ValueError(
+                    f"no cable {cable!r}: write two ends of the fabric, such as leaf0 -> spine2 or nic9 -> leaf1"
+                )
+            between = (table.src == place[ends[0]]) & (table.dst == place[ends[1]])
+            vertices = [self._place(cluster, place[end], end) for end in ends]
+            if not between.any():
+                near = np.unique(table.dst[table.src == place[ends[0]]])[:4]
+                there = ", ".join(cluster.fabric.vertex_name(int(v)) for v in near) or "nothing"
+                raise ValueError(f"no cable leads from {ends[0]} to {ends[1]}; {ends[0]} has cables to {there}")
+            rate = float(table.bandwidth_bytes_per_s[between][0])
+            for a, b in (vertices, vertices[::-1]):
+                edge = self.edge(a, b)
+                left[edge] -= min(left[edge], Fraction(round(rate)))
+        kept = np.array([int(capacity) for capacity in left], np.int64)
+        return CapacityGraph.of_columns(
+            self.gpus, self.vertices, self.src.astype(np.int64), self.dst.astype(np.int64), kept, names=self.names
+        )
+
+    def _place(self, cluster: Cluster, vertex: int, name: str) -> int:
+        """Our vertex for one of the fabric; for a NIC, the GPU or the NIC that has its link."""
+        if vertex >= cluster.fabric.slots:
+            return self.names.index(name)
+        endpoints = np.arange(cluster.nodes * cluster.node.nics)
+        found = np.flatnonzero(cluster.fabric.slot(endpoints) == vertex)
+        if not len(found):
+            raise ValueError(f"no NIC sits at {name}")
+        node, nic = divmod(int(found[0]), cluster.node.nics)
+        gpus = _gpus_of_nic(cluster.node, nic)
+        if len(gpus) != 1:
+            raise ValueError(
+                f"{name} serves GPUs {', '.join(map(str, gpus))} of its node: failing it is not modelled here"
+            )
+        return node * cluster.node.gpus + gpus[0]
 
     def columns(self) -> tuple[NDArray[np.uint8], Int32Array, Int32Array, IntArray]:
         """is_gpu, src, dst, capacity: the order in which `_bounds` takes them."""
