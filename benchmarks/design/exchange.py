@@ -63,6 +63,7 @@ def _reason(error: str) -> str:
         "fifo-depth: its messages of one step don't fit into the slots that a FIFO has for certain",
         line,
     )
+    line = re.sub(r"^channel \S+ (carries a \S+,) which GOAL does not say;", r"\1", line)
     return re.sub(r"^.* (forms sums or copies in the network)", r"\1", line).split(". ")[0].strip()
 
 

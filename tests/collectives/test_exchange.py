@@ -246,7 +246,7 @@ def test_plans_of_the_first_kind_survive_their_json_and_what_it_lacks_is_named()
     assert violations == [] and "inputChunks" in text
     assert read_mscclpp_json(text, "x")[0] == packet_plan()
     said = {one.message for one in write_mscclpp_json(sliced_plan(), TARGETS["mscclpp-0.7"])[1]}
-    assert "mscclpp-0.7 can't say SLICES (rank 0)" in said
+    assert "mscclpp-0.7 can't say SLICES (rank 0: SLICES of 65536 bytes of 1 chunks over 4 rows)" in said
 
 
 def json_plan(**operation: object) -> dict:

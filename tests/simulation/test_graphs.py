@@ -78,7 +78,7 @@ def test_a_schedule_written_as_goal_takes_as_long_as_the_schedule(name, shape):
 
 
 def test_what_goal_has_no_word_for_is_refused():
-    with pytest.raises(ValueError, match="has slots, a weight or a rate"):
+    with pytest.raises(ValueError, match="has slots, which GOAL does not say; it has plain messages"):
         write_goal(
             replace(
                 pair := task_program(LIBRARY["ring_send_recv"]().bind(2), 8),

@@ -21,11 +21,14 @@ from busbw.simulation.program import (
     Compute,
     Delay,
     Drain,
+    Free,
     Instruction,
     Loop,
+    Put,
     Receive,
     Send,
     Stream,
+    Take,
     TaskProgram,
 )
 
@@ -40,6 +43,8 @@ _MESSAGE = re.compile(
 _REQUIRES = re.compile(r"(\w+)\s+i?requires\s+(\w+)")
 _TAG = re.compile(r"tag\s+(\d+)")
 _PS_PER_NS = 1000
+_UNSAID = ("slots", "weight", "rate_bytes_per_s", "kind", "credit", "overhead_s", "gap_s", "injector")
+"""What a channel may have beside its messages."""
 
 
 def read_goal(text: str, path: str) -> TaskGraph:
@@ -139,28 +144,33 @@ def write_goal(program: TaskProgram) -> Iterator[str]:
     The number of a channel is the tag. Raises ValueError for what GOAL has no word for: sizes given apart from their channel, limits of a
     channel, streams that begin late.
     """
+    usual = {name: one.default for name, one in Channel.__dataclass_fields__.items() if name in _UNSAID}
     for channel in program.channels:
-        if channel.slots or channel.weight != 1 or channel.rate_bytes_per_s is not None:
-            raise ValueError(f"channel {channel.name} has slots, a weight or a rate, which GOAL does not say")
+        odd = [name for name, value in usual.items() if getattr(channel, name) != value]
+        if odd:
+            what = f"carries a {channel.kind}" if "kind" in odd else f"has {', '.join(odd)}"
+            raise ValueError(f"channel {channel.name} {what}, which GOAL does not say; it has plain messages")
+    messages = {channel.name for channel in program.channels if not channel.token}
     for stream in program.streams:
         if stream.start_s is not None or stream.background:
             raise ValueError(f"stream {stream.name} begins late or is not waited for, which GOAL does not say")
-        if name := _sized_apart(stream.body, {channel.name for channel in program.channels if not channel.token}):
-            raise ValueError(
-                f"stream {stream.name} sends on channel {name} with a size of its own, which GOAL does not say"
-            )
+        for step in _flat(stream.body):
+            if isinstance(step, Put | Take | Free):
+                raise ValueError(f"stream {stream.name} puts, takes or frees slots, which GOAL does not say")
+            if isinstance(step, Send) and step.size_bytes is not None and step.channel in messages:
+                raise ValueError(
+                    f"stream {stream.name} sends on channel {step.channel} with a size of its own, which GOAL does not say"
+                )
     return _goal_lines(program)
 
 
-def _sized_apart(body: tuple[Instruction, ...], channels: set[str]) -> str:
-    """A channel on which a message with a size of its own is sent; empty if there is none."""
+def _flat(body: tuple[Instruction, ...]) -> Iterator[Instruction]:
+    """All instructions, those of loops once."""
     for step in body:
         if isinstance(step, Loop):
-            if name := _sized_apart(step.body, channels):
-                return name
-        elif isinstance(step, Send) and step.size_bytes is not None and step.channel in channels:
-            return step.channel
-    return ""
+            yield from _flat(step.body)
+        else:
+            yield step
 
 
 def _goal_lines(program: TaskProgram) -> Iterator[str]:
@@ -251,7 +261,7 @@ class _RankWriter:
                     for peer, size in to:
                         yield from one(f"send {size}b to {peer} tag {self.tags[step.channel]}")
                         leaving[step.channel].append(f"l{self.labels}")
-                else:
+                elif isinstance(step, Receive):
                     yield from joined()
                     arrived = []
                     for peer in self.senders[step.channel][self.rank]:
