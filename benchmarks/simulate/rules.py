@@ -65,7 +65,9 @@ def sanitizers(options: Options) -> Measured:
     """S11: every C++ test of the simulator under each sanitizer, built here."""
     clean = 0
     wanted = ("address,undefined",) if options.smoke else ("address,undefined", "thread")
-    tests = ("test_event_queue", "test_fair_rates", "test_program_run")
+    tests = ["test_event_queue", "test_fair_rates", "test_program_run"]
+    if not options.smoke:
+        tests += ["test_packet_events", "test_packet_congestion", "test_packet_queues"]
     with tempfile.TemporaryDirectory() as folder:
         for sanitizer in wanted:
             for test in tests:

@@ -9,7 +9,7 @@ from busbw.collectives.passes import pipelined
 from busbw.errors import InputError
 from busbw.hardware import find_cluster
 from busbw.hardware.fabrics import FatTree, LinkRates, SingleSwitch
-from busbw.simulation import simulate, task_program
+from busbw.simulation import Conditions, LinkFailure, simulate, task_program
 
 B, L = 50e9, 1e-6
 SIZES = {1: (16,), 2: (4, 4), 3: (2, 2, 4)}
@@ -116,3 +116,23 @@ def test_a_schedule_needs_to_know_how_much_it_moves():
     """size_bytes is part of the question."""
     with pytest.raises(InputError, match="needs size_bytes"):
         simulate(ring_all_reduce().bind(4), SingleSwitch(4, LinkRates(B, B)))
+
+
+def test_a_sum_in_switches_takes_no_other_way_while_it_runs():
+    """A link that goes down later and is routed round: refused for trees, not computed wrongly."""
+    tree = FatTree(16, (4, 4), (1, 4), (1, 1), LinkRates(B, B, 0.0, L))
+    bound = LIBRARY["sharp_all_reduce"]().bind(16)
+    later = Conditions(failed_links=(LinkFailure("leaf1 -> spine0", at_s=1e-3, reroute_s=1e-3),))
+    with pytest.raises(InputError, match="only messages take other ways while they run"):
+        simulate(bound, tree, size_bytes=1 << 30, conditions=later)
+
+
+@pytest.mark.parametrize("name", ["hierarchical_all_reduce", "hierarchical_all_reduce_trees", "hierarchical_broadcast"])
+@pytest.mark.parametrize("nodes", [9, 11, 19])
+def test_rails_turn_where_the_last_leaves_are_not_full(name, nodes):
+    """Leaves of 8 nodes, 8 of them a pod: the GPUs of a node are alike, each on its rail, whatever nodes the last leaves lack."""
+    cluster, _ = find_cluster("dgx-h100", nodes, {"switch.ports": "16"})
+    bound = LIBRARY[name]().bind(nodes, 8)
+    folded, plain = (simulate(bound, cluster, size_bytes=1 << 22, fold=on, fast_forward=on) for on in (True, False))
+    assert np.array_equal(folded.rank_ends_ps(), plain.rank_ends_ps())
+    assert folded.folded == (1 if name == "hierarchical_broadcast" else 8), "one GPU has what is broadcast"

@@ -483,6 +483,14 @@ def _lay_ways(
     link, stands_for = orbits.links(ways.link)
     share = ways.share * (orbits.flows(src[row]) * orbits.unit // stands_for)
     detours = _detours(network, (src, dst), (row, link), outages)
+    of = np.repeat(np.arange(len(made)), [m.count for _, m in made])
+    for detour in detours:
+        for channel in (made[at][0] for at in np.unique(of[detour.channels])):
+            if channel.kind is not Carried.MESSAGE:
+                raise ValueError(
+                    f"a link goes down in the middle of a {channel.kind.replace('_', ' ')} through switches or from a peer; only messages take "
+                    "other ways while they run. Fail the link from the start, or without a re-route."
+                )
     row, link = np.r_[row, *(d.row for d in detours)], np.r_[link, *(d.link for d in detours)]
     if orbits.cycle and any(np.isin((src[d.channels], dst[d.channels]), orbits.cycle_ranks()).any() for d in detours):
         raise UnfoldableError
