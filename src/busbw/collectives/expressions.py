@@ -455,9 +455,9 @@ _BITS = 63
 
 
 def _power(base: Value, exponent: Value) -> Value:
-    large: Any = (exponent > _BITS) & (abs(base) > 1)
-    if large.any() if isinstance(large, np.ndarray) else large:
-        raise ValueError(f"a power with an exponent above {_BITS} has no value here")
+    highest = int(np.max(exponent, initial=0)) if isinstance(exponent, np.ndarray) else exponent
+    if highest > _BITS and not np.isin(base, (-1, 0, 1)).all():
+        raise ValueError(f"a power with an exponent of {highest}, above {_BITS}, has no value here")
     if not _is_array(base, exponent):
         return int(base) ** int(exponent) if exponent >= 0 else 0
     exponent = np.asarray(exponent)
