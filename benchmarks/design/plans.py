@@ -6,12 +6,10 @@ import itertools
 import time
 from dataclasses import replace
 
-import numpy as np
-
 from benchmarks.design.schedules import parametric_proof
 from benchmarks.rows import Benchmark, Measured, Options
 
-__all__ = ["BENCHMARKS", "fuzz_importers"]
+__all__ = ["BENCHMARKS"]
 
 _SEED = 1
 
@@ -93,99 +91,13 @@ def _false_alarms(options: Options) -> Measured:
     )
 
 
-def fuzz_importers(seeds: dict[str, bytes], trials: int, seed: int) -> list[str]:
-    """What went wrong with files of these contents changed byte by byte and word by word: anything but a plan or an InputError, or slowness.
-
-    Half of the plans that come out are verified, too.
-    """
-    import re
-
-    from busbw.collectives.exchange.files import parse_plan
-    from busbw.collectives.legality import verify_plan
-    from busbw.errors import InputError
-
-    lots = np.random.default_rng(seed)
-    words = [
-        b"0",
-        b"-1",
-        b"1",
-        b"2",
-        b"4294967296",
-        b"99999999999999999999",
-        b'"x"',
-        b"null",
-        b"true",
-        b"[]",
-        b"{}",
-        b"1e9",
-        b"i",
-        b"s",
-        b"rrcs",
-    ]
-    wrong = []
-    names = sorted(seeds)
-    for trial in range(trials):
-        name = names[int(lots.integers(len(names)))]
-        data = bytearray(seeds[name])
-        for _ in range(int(lots.integers(1, 4))):
-            tokens = [m.span() for m in re.finditer(rb'-?\d+|"[^"\n]{0,40}"|[a-z_]+', bytes(data))]
-            first, last = tokens[int(lots.integers(len(tokens)))] if tokens else (0, 0)
-            action = int(lots.integers(6))
-            if action == 0:
-                data[first:last] = words[int(lots.integers(len(words)))]
-            elif action == 1 and len(data) > 1:
-                data[int(lots.integers(len(data)))] = int(lots.integers(256))
-            elif action == 2:
-                other = tokens[int(lots.integers(len(tokens)))] if tokens else (0, 0)
-                data[first:last] = data[other[0] : other[1]]
-            elif action == 3:
-                del data[first:last]
-            elif action == 4:
-                del data[int(lots.integers(len(data) + 1)) :]
-            else:
-                line = bytes(data).split(b"\n")
-                place = int(lots.integers(len(line)))
-                data[:] = b"\n".join([*line[:place], line[place], *line[place:]])
-        begun = time.monotonic()
-        try:
-            read = parse_plan(bytes(data), name)
-            if trial % 2:
-                verify_plan(read.plan, most_instructions=1_000_000)
-        except InputError:
-            pass
-        except Exception as error:  # the figure is that there are none
-            wrong.append(f"{name}, trial {trial}: {type(error).__name__}: {str(error)[:120]}")
-        if time.monotonic() - begun > 10.0:
-            wrong.append(f"{name}, trial {trial}: took {time.monotonic() - begun:.0f} s")
-    return wrong
-
-
-def seeds_of_every_format() -> dict[str, bytes]:
-    """A small file in each format, made from the library, and one one-sided plan with packets, groups, semaphores and slices."""
-    from benchmarks.design.one_sided import one_sided_plan, packet_plan
-    from busbw.collectives.algorithms import LIBRARY
-    from busbw.collectives.exchange.busbw_json import write_busbw_json
-    from busbw.collectives.exchange.msccl_xml import write_msccl_xml
-    from busbw.collectives.exchange.mscclpp_json import write_mscclpp_json
-    from busbw.collectives.exchange.targets import TARGETS
-    from busbw.collectives.lowering import plan_of
-
-    ring = plan_of(LIBRARY["ring_all_reduce"]().bind(3), in_place=True)
-    seeds = {
-        "ring.xml": write_msccl_xml(ring, TARGETS["rccl"])[0],
-        "ring-msccl.xml": write_msccl_xml(ring, TARGETS["msccl"])[0],
-        "ring.json": write_busbw_json(ring),
-        "one-sided.json": write_busbw_json(one_sided_plan()),
-        "mscclpp.json": write_mscclpp_json(one_sided_plan(), TARGETS["mscclpp-0.10"])[0],
-        "mscclpp-packets.json": write_mscclpp_json(packet_plan(), TARGETS["mscclpp-0.10"])[0],
-        "mscclpp-first.json": write_mscclpp_json(packet_plan(), TARGETS["mscclpp-0.7"])[0],
-    }
-    return {name: text.encode() for name, text in seeds.items()}
-
-
 def _fuzz(options: Options) -> Measured:
-    trials = 300 if options.smoke else 20_000
-    wrong = fuzz_importers(seeds_of_every_format(), trials, _SEED)
+    """D11: parsers, and what `busbw verify`, `convert` and `show` do."""
+    from benchmarks.design.fuzz import fuzz_files
+    from benchmarks.design.progress import Progress
+
+    trials = 300 if options.smoke else 200_000
+    wrong = fuzz_files(trials, _SEED, None if options.smoke else Progress("D11"))
     return Measured(len(wrong), note=f"{trials} files" + (f"; first: {wrong[0]}" if wrong else ""))
 
 

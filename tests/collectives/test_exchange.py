@@ -7,9 +7,9 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
+from benchmarks.design.fuzz import fuzz, seeds_of_every_format
 from benchmarks.design.mutants import library_plans
 from benchmarks.design.one_sided import group_plan, one_sided_plan, packet_plan, sliced_plan
-from benchmarks.design.plans import fuzz_importers, seeds_of_every_format
 
 from busbw.collectives.algorithms import direct_all_gather
 from busbw.collectives.blocks import split_blocks
@@ -369,9 +369,37 @@ def test_a_file_that_is_not_there_or_for_another_runtime_is_refused(tmp_path):
         read_plan(tmp_path / "pairs.xml", "mscclpp-0.10")
 
 
-def test_damaged_files_end_in_a_plan_or_one_clear_error():
-    """A sample; `python -m benchmarks design --only D11` changes more."""
-    assert fuzz_importers(seeds_of_every_format(), 300, 7) == []
+def test_damaged_files_end_in_a_plan_or_one_clear_error(tmp_path):
+    """A sample; `python -m benchmarks design --only D11` changes more, and gives them to the command line, too."""
+    assert fuzz(seeds_of_every_format(), range(150), 7, tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "reason"),
+    [
+        ("chunks", 1 << 40, "too much to be followed"),
+        ("count", 1 << 33, "too many to write out"),
+        ("count", ["ceil_log", 1, "|r|"], "a logarithm to base 1 has no value"),
+        ("count", ["pow", 2, ["pow", 2, 40]], "has no value"),
+        ("ranks", 1 << 31, "plans are made for up to 16,384"),
+    ],
+)
+def test_a_schedule_of_any_size_is_refused_before_it_takes_all_memory(field, value, reason):
+    """A file of 200 bytes can ask for a loop of 2^33 turns, 2^40 chunks, or a logarithm to base 1, which has no end."""
+    schedule = {
+        "schema": 1, "name": "large", "kind": "broadcast", "axes": ["r"], "chunks": value if field == "chunks" else 1,
+        "body": {"for": "t", "count": value if field == "count" else 1, "do": {"move": [[0], [1]], "from": ["data", 0]}},
+        "fixed": {"r": value if field == "ranks" else 2},
+    }  # fmt: skip
+    data = json.dumps(schedule).encode()
+
+    def checked() -> None:
+        read = parse_plan(data, "large.json")
+        read.verify_schedule()
+        read.verify()
+
+    with pytest.raises(InputError, match=reason):
+        checked()
 
 
 def test_goal_says_sends_receives_and_what_waits_for_what():

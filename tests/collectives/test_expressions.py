@@ -140,3 +140,23 @@ def test_the_sender_found_by_form_is_the_one_who_sends(p: int, shift: int, t: in
 def test_what_has_no_inverse_by_form_is_not_solved():
     for expr in (var("r") * 2, var("r") // 2, select(var("r") % 2, 0, 1), var("r") + var("r"), power(2, var("r"))):
         assert solve({"r": expr}, ["r"], {"r": as_expr(0)}) is None
+
+
+@pytest.mark.parametrize("base", [1, 0, -2])
+@pytest.mark.parametrize("log", [ceil_log, floor_log])
+def test_a_logarithm_has_a_base_of_at_least_2(base, log):
+    """To base 1, 0 or -2 no power ever reaches 5: it is said, not looked for without end. So in arrays."""
+    x, b = var("x"), var("b")
+    for value in (5, np.array([1, 5])):
+        with pytest.raises(ValueError, match=f"a logarithm to base {base} has no value"):
+            evaluate(log(b, x), Environment({"x": value, "b": base}))
+
+
+def test_values_stay_within_64_bits():
+    """2^64 is no value, and 2^(10^9) takes no memory; a logarithm of what no array can hold does not go on for ever."""
+    for exponent in (64, 10**9):
+        with pytest.raises(ValueError, match="has no value here"):
+            evaluate(power(2, var("x")), Environment({"x": exponent}))
+    assert evaluate(power(1, var("x")), Environment({"x": 10**9})) == 1
+    with pytest.raises(ValueError, match="has no value here"):
+        evaluate(ceil_log(3, var("x")), Environment({"x": np.array([1 << 62])}))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -35,6 +36,9 @@ from busbw.collectives.schedule import (
 )
 
 __all__ = ["COPY", "NETWORK", "REDUCE", "REGIONS", "Moves", "Walk", "expand", "sent_by"]
+
+_MOST = 20_000_000
+"""Rows that are written out: 13 columns of 8 bytes each, 2 GB. A guess at what a user's machine spares."""
 
 REGIONS = tuple(Region)
 COPY, REDUCE, NETWORK = 0, 1, 2  # NETWORK: one addend of a sum that the network forms; the sum overwrites
@@ -70,7 +74,7 @@ class Moves:
         return Moves(*(getattr(self, f.name)[which] for f in fields(self)))
 
 
-def expand(bound: BoundSchedule, *, rank: int | None = None, whole: bool = False, most: int = 20_000_000) -> Moves:
+def expand(bound: BoundSchedule, *, rank: int | None = None, whole: bool = False, most: int = _MOST) -> Moves:
     """Every move of the schedule; with `rank` those that it sends or receives, for which nothing else is written out if the schedule allows.
 
     Slices of pipelines and channels are not told apart: each does the same. `whole`: one row a message, with the number of its chunks and the place of the first.
@@ -87,7 +91,7 @@ def expand(bound: BoundSchedule, *, rank: int | None = None, whole: bool = False
     return walk.moves()
 
 
-def sent_by(bound: BoundSchedule, rank: int, *, whole: bool = False, most: int = 20_000_000) -> Moves:
+def sent_by(bound: BoundSchedule, rank: int, *, whole: bool = False, most: int = _MOST) -> Moves:
     """The moves that one rank makes, those within itself included, as `expand` has them."""
     walk = Walk(bound, most, rank, whole, sends_only=True)
     walk.visit(bound.schedule.body, bound.environment, 1, np.zeros(1, np.int64))
@@ -153,8 +157,8 @@ class Walk:
             self.admit(node, env.having(**solved), start, batch, "sends")
             return
         if self.rank is None or sending is None or receiving is None:
+            self._bounded(batch * math.prod(sizes[axis] for axis in domain))
             env, item, total = _over_axes(env, batch, domain, sizes)
-            self._bounded(total)
             self.admit(node, env, start[item], total)
             return
         for candidates, role in ((sending, "sends"), (receiving, "receives")):
@@ -205,6 +209,8 @@ class Walk:
         message = self.messages + np.arange(total)
         self.messages += total
         if node.group:
+            many = math.prod(sizes[axis] for axis in node.group)
+            self._bounded(total * (many * many if node.mode is Mode.NETWORK_ALL_REDUCE else many))
             members, item, total = _over_axes(Environment(), total, node.group, sizes)
             env, start, message = _picked(env, item), start[item], message[item]
             src, dst = [x[item] for x in src], [x[item] for x in dst]
@@ -328,8 +334,10 @@ def _picked(env: Environment, which: IntArray) -> Environment:
 
 
 def _ragged(count: IntArray) -> tuple[IntArray, IntArray, int]:
-    """(0 .. n-1 for each n of count, the item that each belongs to, how many)."""
+    """(0 .. n-1 for each n of count, the item that each belongs to, how many). Raises ValueError for more than fit in memory."""
     count = np.maximum(count, 0)
+    if count.sum(dtype=np.float64) > _MOST:  # as floats, which do not wrap
+        raise ValueError(f"more than {_MOST} turns of loops, or chunks of messages: too many to write out")
     total = int(count.sum())
     item = np.repeat(np.arange(len(count)), count)
     first = np.cumsum(count) - count

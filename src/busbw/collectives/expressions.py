@@ -461,14 +461,30 @@ def _truth(value: Any) -> Value:
     return value.astype(np.int64) if isinstance(value, np.ndarray) else int(value)
 
 
+_BITS = 63
+"""What a value may take: beyond, arrays would be wrong in silence, and numbers without end would take all memory."""
+
+
 def _power(base: Value, exponent: Value) -> Value:
+    highest = int(np.max(exponent, initial=0)) if isinstance(exponent, np.ndarray) else exponent
+    if highest > _BITS and not np.isin(base, (-1, 0, 1)).all():
+        raise ValueError(f"a power with an exponent of {highest}, above {_BITS}, has no value here")
     if not _is_array(base, exponent):
         return int(base) ** int(exponent) if exponent >= 0 else 0
     exponent = np.asarray(exponent)
     return np.where(exponent < 0, 0, np.power(np.asarray(base, np.int64), np.maximum(exponent, 0)))
 
 
+def _check_log(base: Value, x: Value) -> None:
+    least, most = (int(np.min(base)), int(np.max(x, initial=0))) if _is_array(base, x) else (base, x)
+    if least < 2:
+        raise ValueError(f"a logarithm to base {least} has no value")
+    if most >> (_BITS - 1) > 0:
+        raise ValueError(f"a logarithm of a number of more than {_BITS - 1} bits has no value here")
+
+
 def _ceil_log(base: Value, x: Value) -> Value:
+    _check_log(base, x)
     if not _is_array(base, x):
         count, reach = 0, 1
         while reach < x:
@@ -484,6 +500,7 @@ def _ceil_log(base: Value, x: Value) -> Value:
 
 
 def _floor_log(base: Value, x: Value) -> Value:
+    _check_log(base, x)
     if not _is_array(base, x):
         count, reach = 0, int(base)
         while reach <= x:

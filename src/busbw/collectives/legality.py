@@ -178,6 +178,10 @@ def verify_plan(plan: Plan, *, cut_messages: bool = False, most_instructions: in
     cut_messages: as MSCCL's interpreters do, a message larger than a slot of the FIFO at `max_bytes` goes in several; otherwise a message is
     what a slot holds. A plan for use both in place and out of place is checked both ways. Raises InputError for a plan too large to be followed.
     """
+    if plan.chunks > _MOST_PIECES // 8:  # what is promised of one rank takes 8 bytes a chunk
+        raise InputError(
+            f"plan {plan.name!r} has {plan.chunks:,} chunks, more than can be followed. Verify it at fewer"
+        )
     ways = [in_place for in_place, meant in ((True, plan.in_place), (False, plan.out_of_place)) if meant]
     ranks = list(plan)
     verdicts = [

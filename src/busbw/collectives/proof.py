@@ -8,6 +8,7 @@ Ways, whichever fits; all are exact about every rank and chunk unless the proof 
   by form (every rank expression is r + f(steps), every chunk index k r + f(steps)), on all ranks, or on a sample of ranks: `Proof.symmetry` says which.
 - A reduce_scatter or reduce is proved backwards: where copies bring every chunk to every rank once, its way is a tree, and the tree sums in reverse. An
   all_reduce of two halves is proved by halves.
+- Chunk by chunk, where all moves pass through one switch that sums and multicasts (`network_proof.py`).
 - All moves at once, for collectives that only copy chunks to the place of their number (trees): a place holds its chunk or nothing.
 - All ranks, few chunks (trees that sum). Contributors are kept as their number and the sum of a random 64-bit number each: a wrong set passes with a chance
   below 2^-50 (`Proof.method` says so).
@@ -38,6 +39,7 @@ from busbw.collectives.expressions import (
     size,
     substitute,
 )
+from busbw.collectives.network_proof import messages_through_one_switch
 from busbw.collectives.passes import reverse
 from busbw.collectives.provenance import Fault
 from busbw.collectives.schedule import BoundSchedule, Location, Mode, Node, Region, Seq, Transfer, transfers_of
@@ -92,14 +94,21 @@ def prove(bound: BoundSchedule) -> Proof:
             f"{bound.ranks} ranks are more than {_MOST_RANKS}, up to which columns of all ranks fit memory"
         )
     reasons: list[str] = []
-    for way in (_halves_of_all_reduce, _backwards, _any_symmetry, _presence, _all_ranks):
+    for way in (_one_switch, _halves_of_all_reduce, _backwards, _any_symmetry, _presence, _all_ranks):
         try:
             return way(bound)
-        except NotProvedError as reason:
+        except ValueError as reason:  # NotProvedError, and moves that are too many to be written out
             reasons.append(str(reason))
     raise NotProvedError(
         f"{bound.schedule.name} with {bound.sizes_text} is not decided: " + "; ".join(filter(None, reasons))
     )
+
+
+def _one_switch(bound: BoundSchedule) -> Proof:
+    messages = messages_through_one_switch(bound)
+    if messages is None:
+        raise NotProvedError("")
+    return Proof(bound.ranks, "chunks through one switch", "", messages, ())
 
 
 def _any_symmetry(bound: BoundSchedule) -> Proof:

@@ -19,6 +19,7 @@ from busbw.collectives.schedule import BoundSchedule, Region, Transfer, transfer
 
 __all__ = ["Fault", "State", "expected_state", "initial_state", "run", "violations"]
 
+_MOST_BYTES = 1 << 30  # of one state; two are held. A guess at what a user's machine spares
 _MANY = 8  # violations of one kind at one transfer that are told apart; more are only counted
 
 
@@ -53,6 +54,11 @@ class State:
         extents = [bound.extent(region) for region in REGIONS]
         offsets = tuple(int(x) for x in np.cumsum([0, *extents]))
         words = (bound.ranks + 63) // 64
+        if bound.ranks * offsets[-1] * (1 + words) * 8 > _MOST_BYTES:
+            raise ValueError(
+                f"{bound.schedule.name} with {bound.sizes_text}: what {bound.ranks} ranks hold in {offsets[-1]} chunks each is too much to be followed. "
+                "Take fewer ranks or chunks"
+            )
         return State(
             np.full((bound.ranks, offsets[-1]), -1, np.int64),
             np.zeros((bound.ranks, offsets[-1], words), np.uint64),

@@ -34,6 +34,8 @@ _SHOWN = 8
 """Violations that an error tells in full; the same is often wrong on every rank."""
 _UNSOUND = (ValueError, IndexError, ArithmeticError)
 """What a schedule raises whose expressions have no value: sizes that do not fit, a place outside of a table, a division by zero."""
+_MOST_RANKS = 1 << 14
+"""Ranks of a schedule that is read from a file as a plan: each is lowered, which takes milliseconds. A guess at how long a user waits."""
 _MOST_NAME = 63
 """Of a plan that is made of a schedule: what MSCCL XML takes. Composed schedules have longer names."""
 
@@ -143,6 +145,10 @@ def plan_file_of(bound: BoundSchedule, path: str, *, in_place: bool = False) -> 
     A rank is lowered when the plan is asked for it; InputError is raised then for what no order makes right.
     """
     name = bound.schedule.name
+    if bound.ranks > _MOST_RANKS:
+        raise InputError(
+            f"{path}: {name} is bound to {bound.ranks:,} ranks; plans are made for up to {_MOST_RANKS:,}. Bind fewer"
+        )
     try:
         plan = plan_of(bound, in_place=in_place, name=name if len(name) <= _MOST_NAME else Path(path).stem[:_MOST_NAME])
     except _UNSOUND as error:
