@@ -35,8 +35,8 @@ _PROGRAMS = ("network.hpp", "proxy.hpp", "plan_proxy.hpp", "interpreter.hpp", "e
 _TESTS = ("test_device_sim.cpp", "test_device_programs_sim.cpp")
 """What notices: the second what is in _PROGRAMS, the first all else, and then the second."""
 _KINDS = (
-    ("acquire", re.compile(r"\bkAcquire\b"), "kRelaxed"),
-    ("release", re.compile(r"\bkRelease\b"), "kRelaxed"),
+    ("acquire", re.compile(r"(?<!::)\bkAcquire\b"), "kRelaxed"),
+    ("release", re.compile(r"(?<!::)\bkRelease\b"), "kRelaxed"),
     ("block barrier", re.compile(r"\bblock_?\.sync\(\);"), ";"),
     ("block barrier of an agreement", re.compile(r"block\.agreed\(mine\)"), "mine"),
     ("block barrier of an agreement", re.compile(r"(?<!WaitResult )\bagreed\(\)"), "stopped_"),

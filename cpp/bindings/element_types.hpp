@@ -8,6 +8,7 @@
 
 #include "busbw/device/arithmetic.hpp"
 #include "busbw/device/bfloat16.hpp"
+#include "busbw/device/float8.hpp"
 
 namespace busbw::bindings {
 
@@ -54,7 +55,7 @@ struct ErasedArithmetic {
 };
 
 inline ErasedArithmetic arithmetic_of(const std::string& dtype) {
-  return with_type(dtype, [](auto type) {
+  const auto erased = [](auto type) {
     using T = typename decltype(type)::type;
     using Of = device::Arithmetic<T>;
     return ErasedArithmetic{
@@ -63,7 +64,10 @@ inline ErasedArithmetic arithmetic_of(const std::string& dtype) {
           Of{}.reduce(block, dst, sources, count, bytes, op);
         },
         [](std::uint64_t a, std::uint64_t b, device::ReduceOp op) { return Of{}.words(a, b, op); }};
-  });
+  };
+  if (dtype == "float8_e4m3") return erased(TypeOf<device::Float8E4M3>{});
+  if (dtype == "float8_e5m2") return erased(TypeOf<device::Float8E5M2>{});
+  return with_type(dtype, erased);
 }
 
 }  // namespace busbw::bindings

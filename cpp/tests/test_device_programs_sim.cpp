@@ -47,7 +47,7 @@ plan::Row control(Op op, std::int32_t via = plan::kLocal, PlanOrder order = Plan
   return row(op, via, PlanBuffer::kNone, src, PlanBuffer::kNone, -1, count, order);
 }
 
-/// Two ranks that run the same rows. Connection 0: FIFO to the peer, 1: from it, 2: its memory and signals, 3: a port.
+/// Two ranks, which run the same rows but where one has others. Connection 0: FIFO to the peer, 1: from it, 2: its memory and signals, 3: a port.
 struct Two {
   const char* name;
   std::vector<std::vector<plan::Row>> blocks;
@@ -57,6 +57,7 @@ struct Two {
   std::uint64_t run_bytes = kChunkBytes;
   std::uint64_t flag_sets = 0;  ///< of the first block
   bool two_scratches = false;
+  std::vector<std::vector<plan::Row>> others = {};  ///< of rank 1, if it runs other rows
 };
 
 float value(std::uint32_t call, std::uint32_t rank, std::size_t i) { return static_cast<float>(call * 100 + rank * 10 + i % 7); }
@@ -79,6 +80,11 @@ std::vector<Two> two_rank_plans() {
     for (const std::uint64_t run : {kChunkBytes, kChunkBytes / 2}) {
       out.push_back({"exchange", {exchange}, sum, true, protocol, run});
       out.push_back({"there and back", {there_and_back}, sum, true, protocol, run});
+      // One way only: nothing but the slots tells the sender that the receiver is done.
+      out.push_back({"one way", {{}}, [](std::uint32_t call, std::uint32_t, std::size_t i) { return value(call, 0, i); }, true, protocol, run});
+      for (const std::int32_t chunk : {0, 1, 0, 1}) out.back().blocks[0].push_back(row(Op::kSend, 0, I, chunk, N, -1));
+      out.back().blocks[0].push_back(row(Op::kCopy, plan::kLocal, I, 0, O, 0, 2));
+      out.back().others = {{row(Op::kRecv, 1, N, -1, S, 0), row(Op::kRecv, 1, N, -1, S, 1), row(Op::kRecv, 1, N, -1, O, 0), row(Op::kRecv, 1, N, -1, O, 1)}};
     }
   const auto handshake = [](PlanOrder give, PlanOrder take, std::int32_t via = 2) {
     return std::vector<plan::Row>{control(Op::kSignal, via, give), control(Op::kWait, via, take)};
@@ -157,7 +163,7 @@ constexpr std::uint64_t kBlocksAt = kLine, kBarriersAt = kBlocksAt + 4 * kLine, 
 
 std::unique_ptr<Linked> linked(const Two& two, std::uint32_t rank, sim::World& world) {
   auto out = std::make_unique<Linked>();
-  for (const auto& block : two.blocks) {
+  for (const auto& block : rank == 1 && !two.others.empty() ? two.others : two.blocks) {
     const auto first = static_cast<std::int32_t>(out->rows.size());
     out->rows.insert(out->rows.end(), block.begin(), block.end());
     out->blocks.push_back({first, static_cast<std::int32_t>(out->rows.size()), 0});

@@ -98,6 +98,44 @@ def test_in_place_plans_and_operations():
     assert_right(plan_of(ring_all_gather().bind(3), in_place=True), 33)
 
 
+def float8_values(mantissa: int, bias: int) -> np.ndarray:
+    """What the 256 codes mean: OFP8, revision 1.0, tables 1 and 2."""
+    codes = np.arange(256)
+    exponent, fraction = codes >> mantissa & (0x7F >> mantissa), codes & ((1 << mantissa) - 1)
+    size = np.where(
+        exponent,
+        (1 + fraction / (1 << mantissa)) * 2.0 ** (exponent - bias),
+        fraction / (1 << mantissa) * 2.0 ** (1 - bias),
+    )
+    if mantissa == 3:
+        size[(codes & 0x7F) == 0x7F] = np.nan
+    else:
+        size[(codes & 0x7C) == 0x7C] = np.where(fraction[(codes & 0x7C) == 0x7C], np.nan, np.inf)
+    return np.where(codes & 0x80, -size, size)
+
+
+@pytest.mark.parametrize(("dtype", "mantissa", "bias"), [("float8_e4m3", 3, 7), ("float8_e5m2", 2, 15)])
+def test_float8_sums_are_rounded_to_nearest_even_and_saturate(dtype, mantissa, bias):
+    """All 65,536 pairs: the finite code nearest to the exact sum, the even one of two; what is too large becomes the largest; NaN stays."""
+    values = float8_values(mantissa, bias)
+    first, second = (grid.reshape(-1).astype(np.uint8) for grid in np.meshgrid(np.arange(256), np.arange(256)))
+    with np.errstate(invalid="ignore"):
+        exact = values[first] + values[second]
+    got = run(plan_of(LIBRARY["recursive_doubling_all_reduce"]().bind(2), in_place=True), [first, second], dtype=dtype)[
+        0
+    ]
+    positive = values[:0x7F][np.isfinite(values[:0x7F])]
+    size = np.minimum(np.nan_to_num(np.abs(exact), nan=0.0, posinf=positive[-1]), positive[-1])
+    above = np.clip(np.searchsorted(positive, size), 1, len(positive) - 1)
+    low, high = size - positive[above - 1], positive[above] - size
+    nearest = np.where((low < high) | ((low == high) & (above % 2 == 1)), above - 1, above)
+    nan = np.isnan(exact)
+    np.testing.assert_array_equal(np.isnan(values[got]), nan)
+    np.testing.assert_array_equal(np.abs(values[got])[~nan], positive[nearest][~nan])
+    moved = ~nan & (size > 0)
+    np.testing.assert_array_equal(np.sign(values[got])[moved & (nearest > 0)], np.sign(exact)[moved & (nearest > 0)])
+
+
 def test_counts_and_routes_known_at_run_time():
     """all_to_all_v: row s of the table is what rank s sends, in order; tokens of a dispatch come where their experts are."""
     counts = np.array([[1, 2, 0], [3, 0, 1], [2, 2, 2]])
@@ -231,7 +269,7 @@ def test_a_deadlock_ends_at_the_deadline_and_is_named():
         ([np.ones(3), np.ones(3, np.int32)], {}, "arrays of one type are needed, not float64, int32"),
         ([np.ones(3)] * 2, {"op": "mean"}, "no operation 'mean'; there are sum"),
         ([np.ones(3)] * 2, {"dtype": "float32"}, "float32 takes 4 bytes, an element of the arrays 8"),
-        ([np.ones(3, bool)] * 2, {}, "no arithmetic of bool"),
+        ([np.ones(3, bool)] * 2, {}, "no arithmetic of bool; there is int8"),
         ([np.ones((4, 4))[:, 1]] * 2, {}, "not contiguous"),
         ([np.ones(3)] * 2, {"backend": "gpu"}, "no back end 'gpu'"),
     ],
