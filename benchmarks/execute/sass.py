@@ -20,6 +20,7 @@ from benchmarks.rows import NO_TOOLCHAIN, NotMeasurableError
 from busbw.execution.cuda_compiler import CompilationError, Compiler, Nvcc, Nvrtc, device_headers
 from busbw.execution.cuda_driver import CudaUnavailableError
 from busbw.execution.cuda_kernels import KERNELS, Entry, Kernel, every_entry, source_of
+from busbw.execution.cuda_plan import plan_source
 
 __all__ = [
     "Function",
@@ -218,16 +219,6 @@ extern "C" __global__ void __launch_bounds__(512, 1) busbw_gemm_all_reduce(const
 """
 )
 """Kernels that `busbw.execution.cuda` does not launch: mixtures of experts, and the fused example."""
-_INTERPRETER = (
-    '#include "busbw/device/kernels/interpreter.hpp"\n'
-    + source_of([])
-    + """
-extern "C" __global__ void __launch_bounds__(512, 1) busbw_run_plan(const __grid_constant__ Program program, ReduceOp op) {
-  BUSBW_BLOCK;
-  run_plan(program, block, Arithmetic<float>{}, op);
-}
-"""
-)
 
 
 def examine_others(architecture: int = 90) -> tuple[list[str], list[str]]:
@@ -240,7 +231,7 @@ def examine_others(architecture: int = 90) -> tuple[list[str], list[str]]:
     nvdisasm = _tool("nvdisasm")
     with tempfile.TemporaryDirectory(prefix="busbw-sass-") as folder:
         cubin = Path(folder) / "others.cubin"
-        for what, source in (("others", _OTHERS), ("interpreter", _INTERPRETER)):
+        for what, source in (("others", _OTHERS), ("interpreter", plan_source("float32"))):
             try:
                 if isinstance(compiler, Nvcc):
                     options = ["-cubin", f"-arch=sm_{architecture}", *_OPTIONS, "-Xptxas", "-v"]
@@ -253,7 +244,7 @@ def examine_others(architecture: int = 90) -> tuple[list[str], list[str]]:
             used = resources(said)
             if what == "interpreter":
                 notes.append(
-                    f"the interpreter compiles; registers and bytes of local memory: {used.get('busbw_run_plan', 'not told')}"
+                    f"the interpreter compiles; registers and bytes of local memory: {used.get('busbw_plan_float32', 'not told')}"
                 )
                 continue
             wrong += [

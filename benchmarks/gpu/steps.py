@@ -24,10 +24,14 @@ import numpy as np
 
 from benchmarks.gpu.kernels import SOURCE, packed
 from benchmarks.rows import NotMeasurableError
+from busbw.collectives import plan_of
+from busbw.collectives.algorithms import ring_all_gather, ring_all_reduce
+from busbw.collectives.plan import Plan
 from busbw.execution import GaveUpError
 from busbw.execution.cuda import CudaCommunicator, Toolkit, each_rank
 from busbw.execution.cuda_driver import Device
 from busbw.execution.cuda_kernels import MOST_THREADS, Entry, source_of
+from busbw.execution.cuda_plan import CudaPlanRun
 
 __all__ = ["STEPS", "Machine", "Row", "Step", "calibration_of"]
 
@@ -342,6 +346,35 @@ def _lost_rank(machine: Machine) -> Iterator[Row]:
     yield Row("lost rank", "the next communicator's result", "right" if right else "wrong", ok=right)
 
 
+def _plan(machine: Machine) -> Iterator[Row]:
+    """Rings as plans, run by the interpreter, against numpy."""
+    plans = {"all_reduce": plan_of(ring_all_reduce().bind(2)), "all_gather": plan_of(ring_all_gather().bind(2))}
+    ranks = machine.ranks(2)
+    sizes = (1, 1001) if machine.small else (1, 1001, 1_000_003)
+    try:
+        for name, plan in plans.items():
+
+            def body(comm: CudaCommunicator, name: str = name, plan: Plan = plan) -> list[str]:
+                wrong = []
+                for size in sizes:
+                    both = [_values(rank, size, "float32") for rank in (0, 1)]
+                    expected = both[0] + both[1] if name == "all_reduce" else np.concatenate(both)
+                    if not np.array_equal(CudaPlanRun(comm, plan, size)(both[comm.rank]), expected):
+                        wrong.append(f"{name} of {size}, rank {comm.rank}")
+                return wrong
+
+            wrong = [text for found in each_rank(ranks, body) for text in found]
+            yield Row(
+                "plan",
+                f"results of a ring {name} that differ from numpy's",
+                len(wrong),
+                ok=not wrong,
+                about={"wrong": wrong},
+            )
+    finally:
+        _close(ranks)
+
+
 def _sanitizer(machine: Machine) -> Iterator[Row]:
     """The oracle on small sizes under compute-sanitizer's memcheck."""
     tool = shutil.which("compute-sanitizer") or shutil.which("/usr/local/cuda/bin/compute-sanitizer")
@@ -601,9 +634,10 @@ STEPS = (
     Step("device", "which GPUs, driver and compiler", 30, _device),
     Step("compile", "the kernels compile for this GPU", 60, _compiled),
     Step("latency", "LL round trip and barrier", 40, _latency),
-    Step("oracle", "results against numpy", 150, _oracle),
+    Step("oracle", "results against numpy", 120, _oracle),
     Step("graph", "replays of a captured collective", 30, _graph),
-    Step("nccl", "head to head with NCCL", 90, _nccl),
+    Step("plan", "plans run by the interpreter", 50, _plan),
+    Step("nccl", "head to head with NCCL", 70, _nccl),
     Step("put", "put bandwidth beside cudaMemcpy", 40, _put),
     Step("processes", "windows between processes", 50, _processes),
     Step("lost rank", "a killed rank is named", 40, _lost_rank),

@@ -22,10 +22,12 @@ from typing import Any
 import numpy as np
 
 from busbw.execution._cpu import Rank
+from busbw.execution._plan_run import PlanRank
 from busbw.execution.cuda import Toolkit
 from busbw.execution.cuda_compiler import OPTIONS, CubinCache
 from busbw.execution.cuda_driver import CudaError, Device, PeerAccess
 from busbw.execution.cuda_kernels import DIVIDE, Comm, Window, every_entry, parameters
+from busbw.execution.cuda_plan import Program, tables_of
 
 PAGE = mmap.PAGESIZE
 GRANULARITY = 16 * PAGE
@@ -421,7 +423,32 @@ class _Kernels:
                 self._ranks[comm.rank, *bases] = (Rank(comm.rank, control, cell, comm.wait_ns / 1e9), set())
             return comm, *self._ranks[comm.rank, *bases]
 
+    def _plan(self, dtype: str, arguments: list[bytes]) -> None:
+        """The interpreter, by the one for CPUs. Tables lie one behind the other, so each ends before the next begins."""
+        program = Program.from_buffer_copy(arguments[0])
+        sizes = {"rows": 24, "block_rows": 12, "walks": 56, "ways": 48, "groups": 4 * 65}
+        places = list(tables_of(program))
+        tables = [
+            bytes_at(at, (then - at) // sizes[name] * sizes[name]).copy()
+            for (name, at), (_, then) in itertools.pairwise(places)
+            if name in sizes
+        ]
+        tables[3] = tables[3][: 48 * program.way_count]
+        tables[1] = tables[1][: 12 * program.blocks]
+        flags = bytes_at(program.flag_sets, 8 * program.blocks).view(np.uint64).copy()
+        spaces = bytes_at(program.spaces, 32 * 4 * program.ranks).view(np.uint64).reshape(-1, 4)
+        numbers = [getattr(program, name) for name in (
+            "rank", "ranks", "blocks", "in_order", "chunk_bytes", "run_bytes", "grain", "runs", "blocks_at", "barriers_at", "semaphores_at", "proxy_at",
+        )]  # fmt: skip
+        wires = [bytes_at(base, program.wire.bytes) for base in list(program.wire.base)[: program.ranks]]
+        rank = PlanRank(*tables, flags, spaces[:, 1:].reshape(-1).copy(), np.array(numbers, np.uint64), wires, 1)
+        operation = ("sum", "prod", "min", "max")[int.from_bytes(arguments[1], "little")]
+        rank.run(spaces[:, 0].copy(), dtype, operation, program.wait_ns / 1e9)
+
     def run(self, symbol: str, arguments: list[bytes]) -> None:
+        if symbol.startswith("busbw_plan_"):
+            self._plan(symbol.removeprefix("busbw_plan_"), arguments)
+            return
         if symbol.startswith("busbw_measure"):
             self._measure(symbol, arguments)
             return

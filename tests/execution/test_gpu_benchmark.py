@@ -30,7 +30,7 @@ def test_the_whole_run_stays_below_ten_minutes():
     assert sum(step.limit_s for step in STEPS) < 600
 
 
-@pytest.mark.parametrize("name", ["device", "compile", "oracle", "graph", "put", "latency"])
+@pytest.mark.parametrize("name", ["device", "compile", "oracle", "graph", "put", "latency", "plan"])
 def test_a_step_runs_and_finds_nothing_wrong(name):
     rows = rows_of(name)
     assert rows

@@ -249,6 +249,11 @@ class CudaWindow:
         self.array = DeviceArray(driver, context, mapped.addresses[rank], mapped.size_bytes, dtype=np.uint8, owner=self)
 
     @property
+    def addresses(self) -> tuple[int, ...]:
+        """Where this process maps it, by rank."""
+        return self._mapped.addresses
+
+    @property
     def struct(self) -> Window:
         """As kernels take it."""
         return as_window(self._mapped.addresses, self.size_bytes)
@@ -608,9 +613,17 @@ class CudaCommunicator:
         return self._functions.of_source(source, symbol)
 
     def launch(
-        self, kernel: int, arguments: Sequence[bytes], *, blocks: int, threads: int, stream: int, waits: bool = True
+        self,
+        kernel: int,
+        arguments: Sequence[bytes],
+        *,
+        blocks: int,
+        threads: int,
+        stream: int,
+        waits: bool = True,
+        with_comm: bool = True,
     ) -> None:
-        """Enqueues a kernel of `kernel`; arguments follow the communicator.
+        """Enqueues a kernel of `kernel`; arguments follow the communicator, unless it takes none.
 
         waits: its blocks wait for other ranks' blocks, so that all must be on the GPU at once; at most `self.blocks` are.
         """
@@ -618,17 +631,32 @@ class CudaCommunicator:
             raise ValueError(f"{blocks} blocks that wait for others; {self.blocks} are sure to run at once")
         self.driver.set_current(self._functions.context)
         cooperative = waits and self._cooperative
-        values = [self._comm, *arguments]
+        values = [self._comm, *arguments] if with_comm else list(arguments)
         self.driver.launch(kernel, values, blocks=blocks, threads=threads, stream=stream, cooperative=cooperative)
 
-    def check(self) -> None:
-        """Raises GaveUpError if a wait of this rank has given up. Waits for nothing: call it when the stream's work is done."""
-        data = ctypes.create_string_buffer(2 * REPORT.size)
+    def launch_entry(self, entry: Entry, arguments: Sequence[bytes]) -> None:
+        """Enqueues a kernel that waits for nobody and takes no communicator, on the own stream."""
+        function = self._functions.of(entry)
+        wide, threads = self.blocks, entry.threads
+        self.launch(function, arguments, blocks=wide, threads=threads, stream=self.stream, waits=False, with_comm=False)
+
+    @property
+    def wait_s(self) -> float:
+        """How long a rank waits for another."""
+        return self._wait_s
+
+    def check(self, *more: int) -> None:
+        """Raises GaveUpError if a wait of this rank has given up. Waits for nothing: call it when the stream's work is done.
+
+        more: addresses of other reports of this rank, such as a plan's.
+        """
+        places = [*self._control_of(self.rank), *more]
+        data = ctypes.create_string_buffer(len(places) * REPORT.size)
         self.driver.set_current(self._functions.context)
-        for place, address in enumerate(self._control_of(self.rank)):
+        for place, address in enumerate(places):
             self.driver.copy_out(ctypes.addressof(data) + place * REPORT.size, address, REPORT.size, self.stream)
         self.driver.synchronize(self.stream)
-        reports = [REPORT.unpack_from(data, place * REPORT.size) for place in (0, 1)]
+        reports = [REPORT.unpack_from(data, place * REPORT.size) for place in range(len(places))]
         state, primitive, block, peer, expected, seen = max(reports)  # the states of those that nobody wrote are 0
         if not state:
             return

@@ -21,7 +21,7 @@ from busbw.execution._plan_simulation import SimulatedPlan
 from busbw.execution.communicator import PRIMITIVES, Communicator, GaveUpError
 from busbw.execution.linking import LinkedPlan, link
 
-__all__ = ["PlanRun", "Simulated", "run", "simulate"]
+__all__ = ["Places", "PlanRun", "Simulated", "run", "simulate"]
 
 Array = npt.NDArray[Any]
 Bytes = npt.NDArray[np.uint8]
@@ -49,7 +49,7 @@ class PlanRun:
             raise ValueError(f"plan {plan.name!r} is for {plan.ranks} ranks, the communicator has {comm.ranks}")
         self._comm, self._dtype = comm, _known(dtype)
         self.linked = linked = link(plan, _each(elements, plan), DTYPE_BYTES[dtype], slot_bytes=slot_bytes)
-        self._places = _Places(linked, user_memory=linked.reaches_peers)
+        self._places = Places(linked, user_memory=linked.reaches_peers)
         memory = comm.shared(self._places.total_bytes).memory
         linked.set_semaphores(comm.rank, memory[comm.rank])
         comm.barrier()
@@ -158,7 +158,7 @@ def simulate(
     given = [_contiguous(array) for array in arrays]
     kind = _known(dtype or given[0].dtype.name)
     linked = link(plan, [array.size for array in given], DTYPE_BYTES[kind], slot_bytes=slot_bytes)
-    places = _Places(linked, user_memory=True)
+    places = Places(linked, user_memory=True)
     core = SimulatedPlan()
     for rank, one in enumerate(linked.ranks):
         core.add_rank(*one.columns, one.flag_sets, linked.space_table(), linked.numbers(rank), one.semaphores)
@@ -181,7 +181,7 @@ def simulate(
 # Where things lie
 
 
-class _Places:
+class Places:
     """Where wire, input, output, scratch and packets lie in the memory of a rank, which is laid out alike on all."""
 
     def __init__(self, linked: LinkedPlan, *, user_memory: bool) -> None:
@@ -222,7 +222,7 @@ def _address(array: Array) -> int:
     return int(array.__array_interface__["data"][0])
 
 
-def _bases(places: _Places, memory: Sequence[Bytes]) -> npt.NDArray[np.uint64]:
+def _bases(places: Places, memory: Sequence[Bytes]) -> npt.NDArray[np.uint64]:
     """Addresses of every rank's spaces."""
     return np.array([_address(one) + at for rank, one in enumerate(memory) for at in places.of(rank)], np.uint64)
 
@@ -299,7 +299,7 @@ def _in_place(linked: LinkedPlan, rank: int) -> tuple[tuple[int, int], int]:
 
 def _on_threads(plan: Plan, arrays: list[Array], op: str, dtype: str, wait_s: float) -> list[Array]:
     linked = link(plan, [array.size for array in arrays], DTYPE_BYTES[dtype])
-    places = _Places(linked, user_memory=False)
+    places = Places(linked, user_memory=False)
     memory = [_lines(places.total_bytes) for _ in arrays]
     wires = [places.wire(one) for one in memory]
     buffers = [_Buffers.of(linked, rank, array, None, dtype) for rank, array in enumerate(arrays)]
