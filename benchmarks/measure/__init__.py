@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from benchmarks.measure.change_points import change_points
+from benchmarks.measure.pairs import culprits_named
 from benchmarks.rows import Benchmark
 
 __all__ = ["BENCHMARKS"]
 
 BENCHMARKS = (
+    Benchmark(
+        "M2", "pairs of 64 nodes on 4 rails, 3 % noise, one host, NIC, rail, cable or path at 0.9: named first; false alarms on clean ones", "share",
+        (">=;<=", (0.95, 0.05)), culprits_named,
+    ),
     Benchmark(
         "M3", "change points, 2 % step at 1 % noise, n = 200: hit; false per flat series; hit beyond Otava's at that rate of false ones; time a series",
         "; ; ; ms", (">=;<=;>=;<", (0.95, 0.05, 0.0, 1.0)), change_points, sized=True,

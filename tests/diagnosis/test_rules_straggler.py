@@ -32,7 +32,20 @@ def matrix(gpus: int, rate: Callable[[int, int], float], slow: int | None = None
     return rows  # fmt: skip
 
 
+def pairs_of_hosts(rate):
+    """Every pair of nine hosts, in GB/s; those that involve host 4 are evidence, and the first two of the others."""
+    lines = []
+    for a in range(9):
+        for b in range(a + 1, 9):
+            mark = "> " if rate is not None and (4 in (a, b) or (a == 0 and b <= 2)) else ""
+            wobble = (7 * a + 3 * b) % 5 * 0.4
+            lines.append(f"{mark}node{a},node{b} {(rate if rate and 4 in (a, b) else 48.0) + wobble:.2f}")
+    return "\n".join(lines)
+
+
 CASES = (
+    fires("slow_by_a_little", "slow-node", pairs_of_hosts(42.5)),
+    near_miss("slow_by_a_little", "all hosts reach the same within two percent", pairs_of_hosts(None)),
     fires("slow_in_every_pair", "slow-node", """
         > cn101,cn102 46.21
         > cn103,cn104 92.80

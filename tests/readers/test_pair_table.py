@@ -44,6 +44,12 @@ def test_forms_of_a_line(line: str):
     ]
 
 
+def test_an_end_may_name_its_nic():
+    """One table for all rails: `host:nic` is a name."""
+    text = "".join(f"node{i}:mlx5_0 node{i + 1}:mlx5_0 12.3\n" for i in range(3))
+    assert columns(read_text(READER, text).pairs, "src", "dst")[0] == ("node0:mlx5_0", "node1:mlx5_0")
+
+
 def test_addresses_are_names():
     text = "".join(f"10.0.0.{i},10.0.0.{i + 1} 12.3\n" for i in range(3))
     assert columns(read_text(READER, text).pairs, "src", "dst")[0] == ("10.0.0.0", "10.0.0.1")

@@ -3,8 +3,9 @@
     host0,host1     49.36            host0  host1  host2
     host2 host3 88.4 GB/s     host0      -   49.3   88.1
     host4 <-> host5: 12.3     host1   49.2      -   88.0
+    host0:mlx5_0 host1:mlx5_0 48.1
 
-The figure is read as busbw in GB/s (1e9), which is what such scripts take from nccl-tests. To stay silent on other
+An end may name its NIC. The figure is read as busbw in GB/s (1e9), which is what such scripts take from nccl-tests. To stay silent on other
 text, three lines of this shape must stand together, both ends must be names of one kind (`host0` and `host1`, or
 addresses), and none a GPU or another part of a host.
 """
@@ -22,7 +23,7 @@ from busbw.units import GB
 __all__ = ["READER"]
 
 _LEAST_LINES = 3
-_NAME = r"(?:[A-Za-z][\w.-]{0,62}|\d{1,3}(?:\.\d{1,3}){3})"
+_NAME = r"(?:(?:[A-Za-z][\w.-]{0,62}|\d{1,3}(?:\.\d{1,3}){3})(?::[A-Za-z][\w.-]{0,30})?)"
 _PAIR = re.compile(
     rf"\s*(?P<a>{_NAME})(?P<between>\s*(?:,|;|<-+>|-+>|<=>|=>|/|\|)\s*|\s+)(?P<b>{_NAME})"
     r"(?:\s*[:=,;]\s*|\s+)(?P<value>\d{1,6}(?:\.\d{1,6})?)(?:\s*(?P<unit>GB/s|GBps))?\s*(?:[#(].*)?$"

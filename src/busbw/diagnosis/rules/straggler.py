@@ -7,12 +7,17 @@ import re
 import statistics
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from busbw.diagnosis.facts import Facts, Pair, lines_of
 from busbw.diagnosis.findings import Finding
 from busbw.diagnosis.rules.shared import real
 from busbw.statistics import end_effects
 from busbw.units import format_rate
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 __all__ = ["NODE_QUANTITIES", "RULES", "fast_elsewhere"]
 
@@ -35,11 +40,7 @@ def slow_in_every_pair(facts: Facts) -> Iterator[Finding]:
     pairs it is in (multiplicative end effects by median polish, Tukey 1977, "Exploratory Data Analysis"). A slow pair whose two hosts
     appear nowhere else is named as open. Silent when all pairs are alike, and when both hosts of a slow pair are fast with all their other partners.
     """
-    groups: dict[str, list[Pair]] = defaultdict(list)
-    for pair in facts.pairs:
-        if pair.quantity in NODE_QUANTITIES and pair.src != pair.dst and pair.value > 0:
-            groups[pair.quantity].append(pair)
-    for pairs in groups.values():
+    for pairs in _of_nodes(facts).values():
         if len(pairs) < 3:
             continue
         effects = end_effects([(p.src, p.dst, p.value) for p in pairs])
@@ -68,6 +69,91 @@ def slow_in_every_pair(facts: Facts) -> Iterator[Finding]:
             f"Take {named} out and check its PCIe link width and speed, ACS, NIC rate and firmware, clocks and memory bandwidth; test the open pairs with other partners.",
             [f"run {named} against three other hosts, and its partners against each other", "lspci -vv | grep LnkSta on the slow host"],
         )  # fmt: skip
+
+
+_PLAIN = 0.8
+"""Share of the usual rate below which a pair is plainly slow."""
+_LEAST_HOSTS, _LEAST_PAIRS = 8, 28
+"""Hosts and pairs from which it can be told what is beyond chance. 28: every pair of 8 hosts, once."""
+_SHOWN_LINES = 8
+
+
+def slow_by_a_little(facts: Facts) -> Iterator[Finding]:
+    """A host, a NIC, a rail or one direction of a link is slower than its peers in a table of pairs, by less than the eye sees.
+
+    Fires where at least eight hosts were measured in pairs (N(N-1)/2 of them or more) and the pairs of one suspect are slower together: beyond chance with all suspects
+    counted, by at least 5 %, in most of its pairs, and beyond the spread of its peers (`busbw.statistics.culprits`). Ends named `host:nic`
+    tell NICs and rails apart. Silent where `slow_in_every_pair` speaks: a host at below 80 % of the usual.
+    """
+    from busbw.statistics.culprits import culprits  # noqa: PLC0415 - loads numpy
+
+    for pairs in _of_nodes(facts).values():
+        hosts = {end.split(":", 1)[0] for p in pairs for end in (p.src, p.dst)}
+        if len(hosts) < _LEAST_HOSTS or len(pairs) < _LEAST_PAIRS:
+            continue
+        suspects, names = _suspects(pairs)
+        found = culprits([p.value for p in pairs], suspects)
+        if not found:
+            continue
+        first = found[0]
+        name = names[first.kind][first.suspect]
+        mine = set(first.cells.tolist())
+        slow = sorted((pairs[i] for i in mine), key=lambda p: p.value)
+        rest = [p for i, p in enumerate(pairs) if i not in mine]
+        if first.kind == "host" and first.ratio < _PLAIN:
+            continue  # slow_in_every_pair
+        what, remedy, command = _WORDS[first.kind]
+        others = [f"{names[c.kind][c.suspect]} ({(1 - c.ratio) * 100:.0f} %)" for c in found[1:]]
+        yield Finding(
+            "slow-node" if first.kind == "host" else "link-rate-degraded", 0.8, "major",
+            f"{what.format(name)} is {(1 - first.ratio) * 100:.0f} % slower than its peers: {format_rate(statistics.median(p.value for p in slow))} in {len(slow)} pairs, "
+            f"{format_rate(statistics.median(p.value for p in rest))} in the {len(rest)} others" + (f"; {', '.join(others)} too" if others else ""),
+            lines_of([*slow[:_SHOWN_LINES], *rest[:2]]), remedy.format(name), [command.format(name)],
+        )  # fmt: skip
+
+
+_WORDS = {
+    "host": ("{}", "Take {} out and look at its PCIe links, NIC rates, clocks and memory bandwidth.", "lspci -vv | grep LnkSta on {}"),
+    "NIC": ("NIC {}", "Look at the port, cable and PCIe link of {}.", "mlxlink and lspci -vv | grep LnkSta for {}"),
+    "rail": ("rail {}", "Look at the leaf switch of rail {} and its uplinks.", "ibqueryerrors and iblinkinfo of the switch of rail {}"),
+    "sending": ("what {} sends", "Clean or replace the cable of {}; look at errors at the switch's port, which receives from it.", "perfquery of the switch's port of {}"),
+    "receiving": ("what {} receives", "Clean or replace the cable of {}; look at errors of its port.", "perfquery of {}"),
+    "pair": ("the path {}", "Look at the switches and cables between {}.", "ibtracert between {}"),
+}  # fmt: skip
+"""Who is slow, what to do, what would tell."""
+
+
+def _suspects(pairs: Sequence[Pair]) -> tuple[dict[str, list[npt.NDArray[np.int64]]], dict[str, list[str]]]:
+    """What each pair involves, by kind, as numbers; and the names that the numbers stand for. Ends are `host` or `host:nic`."""
+    import numpy as np  # noqa: PLC0415 - few inputs have tables of pairs
+
+    src, dst = [p.src for p in pairs], [p.dst for p in pairs]
+    hosts = [end.split(":", 1)[0] for end in (*src, *dst)]
+    named: dict[str, list[list[str]]] = {"host": [hosts[: len(pairs)], hosts[len(pairs) :]]}
+    if any(":" in end for end in src):
+        named["NIC"] = [src, dst]
+        rails = [end.split(":", 1)[1] if ":" in end else "" for end in (*src, *dst)]
+        if len(set(rails)) > 1 and rails[: len(pairs)] == rails[len(pairs) :]:
+            named["rail"] = [rails[: len(pairs)]]
+    both = {(a, b) for a, b in zip(src, dst, strict=True)}
+    if sum((b, a) in both for a, b in both) > len(both) / 2:  # each direction was measured
+        named["sending"], named["receiving"] = [src], [dst]
+    named["pair"] = [[" - ".join(sorted(ends)) for ends in zip(*named["host"], strict=True)]]
+    suspects: dict[str, list[npt.NDArray[np.int64]]] = {}
+    names: dict[str, list[str]] = {}
+    for kind, columns in named.items():
+        names[kind], numbers = np.unique([name for column in columns for name in column], return_inverse=True)  # type: ignore[assignment]
+        suspects[kind] = np.split(numbers.astype(np.int64), len(columns))
+    return suspects, names
+
+
+def _of_nodes(facts: Facts) -> dict[str, list[Pair]]:
+    """Rates between nodes, by quantity."""
+    groups: dict[str, list[Pair]] = defaultdict(list)
+    for pair in facts.pairs:
+        if pair.quantity in NODE_QUANTITIES and pair.src != pair.dst and pair.value > 0:
+            groups[pair.quantity].append(pair)
+    return groups
 
 
 def slow_in_every_round(facts: Facts) -> Iterator[Finding]:
@@ -135,4 +221,4 @@ def slow_gpu_in_a_matrix(facts: Facts) -> Iterator[Finding]:
         return
 
 
-RULES = (slow_gpu_in_a_matrix, slow_in_every_pair, slow_in_every_round)
+RULES = (slow_gpu_in_a_matrix, slow_in_every_pair, slow_by_a_little, slow_in_every_round)
