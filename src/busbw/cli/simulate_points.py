@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from busbw.collectives import BoundSchedule
     from busbw.collectives.plan import Plan
     from busbw.hardware import Cluster
-    from busbw.simulation import Outcome, Point, Progress
+    from busbw.simulation import Outcome, Point, Progress, Timeline
 
-__all__ = ["Teller", "described", "names_of", "nodes_of", "rows_of_points", "run_points", "say_notes"]
+__all__ = ["Teller", "described", "exposed", "names_of", "nodes_of", "rows_of_points", "run_points", "say_notes"]
 
 _MOST_NODES = 1 << 24
 _MOST_COUNTS = 1000
@@ -132,6 +132,23 @@ def say_notes(outcome: Outcome, of: str = "") -> None:
         )
     for text in figures["notes"]:
         note(text)
+
+
+def exposed(run: Timeline) -> dict[str, Any] | None:
+    """Of the rank with most communication that computing does not hide, how much; None where it is not known, or nothing computes."""
+    from busbw.errors import InputError  # noqa: PLC0415
+    from busbw.simulation import exposure  # noqa: PLC0415
+
+    try:
+        found = exposure(run)
+    except InputError:
+        return None
+    if not len(found.rank) or not found.computing_s.any():
+        return None
+    at = int(found.exposed_s.argmax())
+    rank = int(found.rank[at])
+    parts = {name: float(getattr(found, name)[at]) for name in ("computing_s", "communicating_s", "exposed_s")}
+    return {"rank": rank, "name": run.network.rank_name(rank), **parts}
 
 
 def rows_of_points(points: Sequence[Point], outcomes: Mapping[int, Outcome]) -> list[dict[str, Any]]:
