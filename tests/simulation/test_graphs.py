@@ -9,7 +9,7 @@ import pytest
 from busbw.collectives.algorithms import LIBRARY
 from busbw.errors import InputError
 from busbw.hardware.fabrics import LinkRates, SingleSwitch
-from busbw.simulation import read_graph, simulate, task_program
+from busbw.simulation import Conditions, read_graph, simulate, task_program
 from busbw.simulation.formats.goal import read_goal, write_goal
 
 B, L = 50e9, 1e-6
@@ -145,3 +145,41 @@ def test_a_device_is_no_file_of_a_graph():
     """/dev/zero has no end."""
     with pytest.raises(InputError, match="/dev/zero: no file"):
         read_graph(Path("/dev/zero"))
+
+
+def tree(kind, name, rank, to, size, *after):
+    return {"id": name, "rank": rank, "kind": kind, "to": to, "bytes": size, "after": list(after)}
+
+
+def test_a_multicast_and_a_sum_load_each_link_once(tmp_path):
+    """Through one switch, each of 50 kB: 1 us and 2 L, whatever the number of members; the second waits for the first."""
+    graph = graph_of(
+        tmp_path, tree("multicast", "a", 0, [1, 2, 3], 50_000), tree("reduce", "b", 3, [0, 1, 2], 50_000, "a")
+    )
+    found = simulate(graph, STAR)
+    assert found.time_s == pytest.approx(2 * (1e-6 + 2 * L), rel=1e-6)
+    assert len(found.link_bytes()[0]) == 7, "nothing comes down to rank 0"
+
+
+def test_a_slow_rank_computes_longer_and_is_delayed_as_long(tmp_path):
+    """Half speed: 3 us of computing take 6, 2 us of delay take 2, a barrier none."""
+    delay = {"id": "b", "rank": 0, "kind": "delay", "time_s": 2e-6, "after": ["a"]}
+    meet = {"id": "c", "rank": 1, "kind": "barrier", "after": ["a", "b"]}
+    graph = graph_of(tmp_path, compute("a", 3e-6), delay, meet)
+    assert simulate(graph, STAR).time_s == pytest.approx(5e-6)
+    assert simulate(graph, STAR, conditions=Conditions(slow_ranks={0: 0.5})).time_s == pytest.approx(8e-6)
+
+
+@pytest.mark.parametrize(
+    ("to", "said"),
+    [
+        ([], "at least one other rank"),
+        ([0], "at least one other rank"),
+        ([9], "rank 9 is not there"),
+        (1, "a list of ranks"),
+    ],
+)
+def test_members_that_cannot_be_are_one_error(tmp_path, to, said):
+    """None, oneself, a rank that is not there, no list."""
+    with pytest.raises(InputError, match=said):
+        simulate(graph_of(tmp_path, tree("multicast", "a", 0, to, 8)), STAR)

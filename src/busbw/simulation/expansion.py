@@ -14,7 +14,7 @@ from busbw.hardware.fabrics import FatTree
 from busbw.hardware.links import IntArray
 from busbw.simulation import _flow
 from busbw.simulation.limits import Watch
-from busbw.simulation.network import Network, Ways, picoseconds, rate_units
+from busbw.simulation.network import Network, Ways, merged, picoseconds, rate_units
 from busbw.simulation.peers import Table
 from busbw.simulation.program import (
     Carried,
@@ -544,19 +544,13 @@ def _ways_of(
     plain = np.flatnonzero(~np.isin(kind_of, trees))
     one, other = src[carried], dst[carried]
     ways = network.ways(np.where(pulls, other, one)[plain], np.where(pulls, one, other)[plain])
-    parts = [(plain, ways, np.where(pulls[plain], 2, 1))]
+    parts = [(plain, replace(ways, latency_ps=ways.latency_ps * np.where(pulls[plain], 2, 1)))]
     for at in trees:
         channel, connections = made[at]
         if connections.count and connections.peers is not None:
             tree = network.trees(connections.src, connections.peers, channel.kind)
-            parts.append((np.flatnonzero(kind_of == at), tree, np.ones(1, np.int64)))
-    latency = np.zeros(len(carried), np.int64)
-    for rows, part, times in parts:
-        latency[rows] = part.latency_ps * times
-    row = np.concatenate([np.repeat(rows, np.diff(part.begin)) for rows, part, _ in parts])
-    order = np.argsort(row, kind="stable")
-    link, share = (np.concatenate([getattr(part, name) for _, part, _ in parts])[order] for name in ("link", "share"))
-    return Ways(np.searchsorted(row[order], np.arange(len(carried) + 1)), link, share, latency, ways.share_unit)
+            parts.append((np.flatnonzero(kind_of == at), tree))
+    return merged(parts, len(carried))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -18,17 +18,26 @@ from busbw.hardware.links import IntArray
 from busbw.simulation import _flow
 from busbw.simulation.expansion import Crossings, Expansion
 from busbw.simulation.limits import Watch
-from busbw.simulation.network import Network, rate_units
+from busbw.simulation.network import Network, Ways, merged, rate_units
 from busbw.simulation.peers import Table
-from busbw.simulation.program import Channel, Stream, TaskProgram
+from busbw.simulation.program import Carried, Channel, Stream, TaskProgram
 from busbw.simulation.symmetry import Orbits
 
-__all__ = ["COMPUTE", "RECEIVE", "SEND", "TRANSFER", "TaskGraph"]
+__all__ = ["COMPUTE", "DELAY", "MULTICAST", "RECEIVE", "REDUCE", "SEND", "TRANSFER", "TaskGraph"]
 
-COMPUTE, TRANSFER, SEND, RECEIVE = range(4)
+COMPUTE, TRANSFER, SEND, RECEIVE, DELAY, MULTICAST, REDUCE = range(7)
 """Kinds. compute: takes its time. transfer: ends when its last byte arrives. send: ends when its last byte has left; its receive
-ends when it arrives, too, and begins by its own dependencies."""
-_RECEIVE_OP, _SEND_OP, _DRAIN_OP, _COMPUTE_OP, _STOP_OP = 1, 0, 2, 4, 7  # Op of cpp/include/busbw/sim/program.hpp
+ends when it arrives, too, and begins by its own dependencies. delay: takes its time whatever the rank's speed. multicast: from the rank to its members,
+copied in switches; ends when the last has it. reduce: the sum of rank and members, added in switches, to the rank."""
+_TREES = {MULTICAST: Carried.MULTICAST, REDUCE: Carried.SUM}
+_RECEIVE_OP, _SEND_OP, _DRAIN_OP, _DELAY_OP, _COMPUTE_OP, _STOP_OP = (
+    1,
+    0,
+    2,
+    3,
+    4,
+    7,
+)  # Op of cpp/include/busbw/sim/program.hpp
 _MOST_NAMED = 6
 _TASK_BYTES = 1000
 """Of memory that a task takes until it runs: 6 instructions of 32 bytes, twice, and columns. A guess."""
@@ -57,6 +66,10 @@ class TaskGraph:
     """(E,) ... before this one begins."""
     names: tuple[str, ...]
     """(T,) as the file calls them."""
+    member_begin: IntArray | None = None
+    """(T + 1,) where each task's members begin; None: no task has any."""
+    members: IntArray | None = None
+    """Ranks of multicasts and reductions beside their own."""
 
     def __len__(self) -> int:
         return len(self.kind)
@@ -69,6 +82,14 @@ class TaskGraph:
             raise InputError(
                 "the graph has a dependency on a task that is not there. Give every task that others name."
             )
+        for task in np.flatnonzero((self.kind == MULTICAST) | (self.kind == REDUCE)).tolist():
+            members = self.members_of(task)
+            if not len(members) or len(np.unique(members)) < len(members) or (members == self.rank[task]).any():
+                raise InputError(f"task {self.names[task]}: name at least one other rank in to, each once.")
+            if members.min() < 0 or members.max() >= self.ranks:
+                raise InputError(
+                    f"task {self.names[task]}: rank {members.max()} is not there; ranks are 0 to {self.ranks - 1}."
+                )
         for what, column in (("rank", self.rank), ("peer", self.peer)):
             wrong = np.flatnonzero(
                 (column >= self.ranks)
@@ -87,11 +108,32 @@ class TaskGraph:
                 f"the graph has a cycle: {shown}{more}. None of these tasks can begin; remove one dependency."
             )
 
-    def expand(self, network: Network, watch: Watch | None = None) -> tuple[TaskProgram, Expansion]:
-        """The graph for the core: a stream a task. Raises ValueError where no way leads."""
+    def members_of(self, task: int) -> IntArray:
+        """The other ranks of a multicast or reduction."""
+        if self.member_begin is None or self.members is None:
+            return np.empty(0, np.int64)
+        return self.members[self.member_begin[task] : self.member_begin[task + 1]]
+
+    def _ways(self, network: Network, carries: IntArray) -> Ways:
+        """Of the tasks that carry something, trees with each link once."""
+        trees = np.flatnonzero(np.isin(self.kind[carries], list(_TREES)))
+        if not len(trees):
+            return network.ways(self.rank[carries], self.peer[carries])
+        plain = np.flatnonzero(~np.isin(self.kind[carries], list(_TREES)))
+        parts = [(plain, network.ways(self.rank[carries[plain]], self.peer[carries[plain]]))]
+        for row in trees.tolist():
+            task = int(carries[row])
+            members = self.members_of(task)[None, :]
+            parts.append((np.array([row]), network.trees(self.rank[[task]], members, _TREES[int(self.kind[task])])))
+        return merged(parts, len(carries))
+
+    def expand(
+        self, network: Network, watch: Watch | None = None, slowness: IntArray | None = None
+    ) -> tuple[TaskProgram, Expansion]:
+        """The graph for the core: a stream a task. slowness: (N,) as `Conditions.slowness` gives it. Raises ValueError where no way leads."""
         tasks, watch = len(self), watch or Watch()
         watch.look(f"{tasks:,} tasks were laid out", tasks * _TASK_BYTES)
-        carries = np.flatnonzero((self.kind == TRANSFER) | (self.kind == SEND))
+        carries = np.flatnonzero(np.isin(self.kind, (TRANSFER, SEND, MULTICAST, REDUCE)))
         matched = np.flatnonzero(self.match >= 0)
         receiver = carries.copy()
         place = {int(task): number for number, task in enumerate(carries)}
@@ -104,10 +146,11 @@ class TaskGraph:
         channels, ports = len(carries) + len(sources), len(carries) + len(edges_to)
         port_stream = np.r_[receiver, edges_to]
         watch.look("ways were computed")
-        ways = network.ways(self.rank[carries], self.peer[carries])
+        ways = self._ways(network, carries)
         links, dense = np.unique(ways.link, return_inverse=True)
         # Ports of a stream: edges into it and the message it waits for. A transfer waits for its own, after it has sent.
-        own = self.kind[receiver] == TRANSFER
+        told = np.isin(self.kind, (TRANSFER, MULTICAST, REDUCE))
+        own = told[receiver]
         first = np.r_[np.flatnonzero(~own), len(carries) + np.arange(len(edges_to))]
         table = np.r_[first, np.flatnonzero(own)]
         late = np.r_[np.zeros(len(first), np.int64), np.ones(int(own.sum()), np.int64)]
@@ -121,15 +164,15 @@ class TaskGraph:
         code[:, 0] = np.stack(
             [np.full(tasks, _RECEIVE_OP), np.zeros(tasks, np.int64), waits, np.zeros(tasks, np.int64)], 1
         )
-        code[:, 1, 0], code[:, 1, 3] = _COMPUTE_OP, self.time_ps
+        code[:, 1, 0], code[:, 1, 3] = np.where(self.kind == DELAY, _DELAY_OP, _COMPUTE_OP), self.time_ps
         code[has_channel, 1] = np.stack(
             [np.zeros(len(carries)), np.zeros(len(carries)), np.ones(len(carries)), self.size_bytes[carries]], 1
         )
         code[:, 2, 0] = _DRAIN_OP
         code[self.kind == SEND, 2, 2] = 1
         code[:, 3, 0] = _RECEIVE_OP
-        code[self.kind == TRANSFER, 3, 1] = waits[self.kind == TRANSFER]
-        code[self.kind == TRANSFER, 3, 2] = 1
+        code[told, 3, 1] = waits[told]
+        code[told, 3, 2] = 1
         code[:, 4, 0], code[:, 4, 1] = _SEND_OP, has_channel
         code[has_token, 4, 2] = 1
         code[:, 5, 0] = _STOP_OP
@@ -144,7 +187,7 @@ class TaskGraph:
         nothing32, nothing64 = np.empty(0, np.int32), np.empty(0, np.int64)
         flow.set_streams(
             (np.arange(tasks) * 6).astype(np.int32), streams_channels, channel_numbers.astype(np.int32), stream_ports,
-            table.astype(np.int32), nothing64, np.empty(0, np.int8),
+            table.astype(np.int32), slowness[self.rank] if slowness is not None else nothing64, np.empty(0, np.int8),
         )  # fmt: skip
         way = np.r_[np.arange(len(carries)), np.full(len(sources), -1)].astype(np.int32)
         flow.set_channels(
@@ -170,7 +213,7 @@ class TaskGraph:
             (Channel("message", "task", "task", nobody), Channel("dependency", "task", "task", nobody)),
         )
         begin = np.r_[ways.begin, np.full(len(sources), ways.begin[-1])]
-        ends = np.r_[self.peer[carries], self.rank[sources]]
+        ends = np.r_[np.where(self.peer[carries] >= 0, self.peer[carries], self.rank[carries]), self.rank[sources]]
         columns: dict[str, Any] = {
             "stream_name": np.zeros(tasks, np.int64), "stream_rank": self.rank, "src_rank": np.r_[self.rank[carries], self.rank[sources]],
             "channel_name": np.r_[np.zeros(len(carries), np.int64), np.ones(len(sources), np.int64)], "dst_rank": ends,

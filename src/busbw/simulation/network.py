@@ -5,7 +5,7 @@ Ways are computed for the pairs that a program uses. Legend: F pairs, C crossing
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -21,7 +21,7 @@ from busbw.hardware.routing import d_mod_k, ecmp, least_loaded, spray
 from busbw.simulation import _flow
 from busbw.simulation.program import Carried
 
-__all__ = ["Network", "Ways", "picoseconds", "rate_units"]
+__all__ = ["Network", "Ways", "merged", "picoseconds", "rate_units"]
 
 RATE_UNITS_PER_BYTE = 1024
 """Of cpp/include/busbw/sim/time.hpp."""
@@ -379,6 +379,19 @@ class Network:
             stripe = _changes(of, hop[first] // _STRIPE)
             np.maximum.at(total, of[stripe], np.add.reduceat(slowest, stripe))
         return Ways(begin, link, share, total, self._unit)
+
+
+def merged(parts: Sequence[tuple[IntArray, Ways]], pairs: int) -> Ways:
+    """The ways of all rows, of parts that each have some: (rows, ways)."""
+    unit = max((part.share_unit for _, part in parts), default=1)
+    latency = np.zeros(pairs, np.int64)
+    for rows, part in parts:
+        latency[rows] = part.latency_ps
+    row = np.concatenate([np.repeat(rows, np.diff(part.begin)) for rows, part in parts])
+    order = np.argsort(row, kind="stable")
+    link = np.concatenate([part.link for _, part in parts])[order]
+    share = np.concatenate([part.share * (unit // part.share_unit) for _, part in parts])[order]
+    return Ways(np.searchsorted(row[order], np.arange(pairs + 1)), link, share, latency, unit)
 
 
 def _changes(*columns: IntArray) -> IntArray:

@@ -55,6 +55,12 @@ _THROUGH_FIFOS = (
 )
 
 
+_ALL_READ = 4096
+"""Ranks up to which every one is read. A guess: some ten seconds."""
+_SAMPLED = 32
+"""Ranks that stand for more, where they do the same with peers equally far along. A guess."""
+
+
 def plan_program(
     plan: Plan,
     size_bytes: int,
@@ -65,9 +71,11 @@ def plan_program(
     """What every thread block does when a plan moves size_bytes. outside: which pairs of ranks have the network between them.
 
     Raises ValueError for instructions that are not simulated, and for connections whose two ends
-    do not meet.
+    do not meet. Of more than 4,096 ranks a few are read; if they do the same with peers equally far along, all are taken to.
     """
     reader = _Reader(plan, size_bytes, outside, runtime)
+    if plan.ranks > _ALL_READ and reader.read_alike():
+        return reader.program({"ranks read": f"{_SAMPLED} of {plan.ranks}, all alike"})
     for rank in range(plan.ranks):
         reader.read(plan.rank(rank))
         if watch is not None:
@@ -151,6 +159,31 @@ class _Reader:
                 for ordinal, end in enumerate(block.into):
                     self.note(self.in_ends, self.name(rank, place, end, False), (stream, ordinal))
 
+    def read_alike(self) -> bool:
+        """Takes in all ranks after a few of them, if those do the same with peers equally far along; else nothing."""
+        count = self.plan.ranks
+        chosen = np.random.default_rng(0).choice(count, _SAMPLED - 2, replace=False)
+        sampled = [self.plan.rank(rank) for rank in np.unique(np.r_[0, count - 1, chosen]).tolist()]
+        for rank in sampled:
+            self.read(rank)
+        lead, key = self.ranks[0]
+        steps = [(rank.connections["peer"] - rank.rank) % count for rank in sampled]
+        alike = len(self.samples) == 1 and not (lead.connections["kind"] == ConnectionKind.SWITCH).any()
+        alike = alike and all(
+            np.array_equal(step, steps[0]) and np.array_equal(rank.connections["channel"], lead.connections["channel"])
+            for rank, step in zip(sampled, steps, strict=True)
+        )
+        self.ranks.clear()
+        if not alike:
+            self.samples.clear()
+            self.most_chunks.clear()
+            return False
+        for number in range(count):
+            connections = lead.connections.copy()
+            connections["peer"] = (steps[0] + number) % count
+            self.ranks.append((dataclasses.replace(lead, rank=number, connections=connections), key))
+        return True
+
     def note(
         self, ends: dict[tuple[object, ...], tuple[int, int]], name: tuple[object, ...], at: tuple[int, int]
     ) -> None:
@@ -183,7 +216,7 @@ class _Reader:
             return tuple(peer for peer in rank.groups[int(row["peer"])].ranks if peer != rank.rank)
         return (int(row["peer"]),)
 
-    def program(self) -> TaskProgram:
+    def program(self, notes: Mapping[str, str] | None = None) -> TaskProgram:
         """Blocks by kind, and the channels between kinds."""
         self.lay_out()
         meets = self.met()
@@ -207,7 +240,10 @@ class _Reader:
                 known[f"in{ordinal}"] = f"{colouring.name(sender)}.{there}"
             streams.append(Stream(name, _renamed(block.body, known), rank[group]))
         return TaskProgram(
-            self.plan.ranks, tuple(streams), tuple(channels), {"plan": self.plan.name, "runtime": self.runtime.name}
+            self.plan.ranks,
+            tuple(streams),
+            tuple(channels),
+            {"plan": self.plan.name, "runtime": self.runtime.name, **(notes or {})},
         )
 
     def kind_of(self) -> list[int]:

@@ -80,7 +80,7 @@ def simulate(
             if outages or conditions.background or conditions.start_spread_s:
                 raise ValueError("graphs run with slow ranks and with links degraded or down from the start, no more")
             program.check()
-            program, expansion = program.expand(network, watch)
+            program, expansion = program.expand(network, watch, conditions.slowness(network.ranks))
         else:
             program = conditions.added_to(program)
             orbits = orbits_of(network, program, conditions.faulty_gpus(network)) if fold else Orbits(network, ())

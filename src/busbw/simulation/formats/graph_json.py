@@ -1,7 +1,8 @@
 """Our JSON of a task graph.
 
 {"schema": 1, "ranks": 2, "tasks": [{"id": "a", "rank": 0, "kind": "compute", "time_s": 1e-6},
-{"id": "b", "rank": 0, "kind": "transfer", "to": 1, "bytes": 1024, "after": ["a"]}]}; kinds: compute, transfer.
+{"id": "b", "rank": 0, "kind": "transfer", "to": 1, "bytes": 1024, "after": ["a"]}]}; kinds: compute, delay and barrier (of no time), transfer;
+multicast and reduce, whose "to" is a list of the other ranks.
 """
 
 from __future__ import annotations
@@ -12,12 +13,17 @@ from typing import Any
 import numpy as np
 
 from busbw.errors import InputError
-from busbw.simulation.graph import COMPUTE, TRANSFER, TaskGraph
+from busbw.simulation.graph import COMPUTE, DELAY, MULTICAST, REDUCE, TRANSFER, TaskGraph
 from busbw.simulation.network import picoseconds
 
 __all__ = ["read_graph_json"]
 
-_KINDS = {"compute": COMPUTE, "transfer": TRANSFER}
+_KINDS = {
+    "compute": COMPUTE, "transfer": TRANSFER, "delay": DELAY, "barrier": DELAY, "multicast": MULTICAST, "reduce": REDUCE,
+}  # fmt: skip
+_NEEDED = {
+    "transfer": {"to", "bytes"}, "multicast": {"to", "bytes"}, "reduce": {"to", "bytes"}, "barrier": set[str](),
+}  # fmt: skip
 
 
 def read_graph_json(text: str, path: str) -> TaskGraph:
@@ -47,13 +53,16 @@ def read_graph_json(text: str, path: str) -> TaskGraph:
                 )
             before.append(ids[str(name)])
             after.append(number)
-    ranks = data.get("ranks") or int(max([*rank, *peer, 0])) + 1
+    lists = [task["to"] if isinstance(task.get("to"), list) else [] for task in tasks]
+    members = np.array([one for each in lists for one in each], np.int64)
+    ranks = data.get("ranks") or int(max([*rank, *peer, *members.tolist(), 0])) + 1
     if not isinstance(ranks, int) or ranks < 1:
         raise InputError(f"{path}: ranks is {ranks!r}; write how many there are.")
     kinds, whose, peers, sizes = (np.array(column, np.int64) for column in (kind, rank, peer, size))
     return TaskGraph(
         ranks, kinds, whose, peers, sizes, picoseconds(np.array(time, np.float64)), np.full(len(tasks), -1, np.int64),
         np.array(before, np.int64), np.array(after, np.int64), tuple(ids),
+        np.concatenate(([0], np.cumsum([len(each) for each in lists]))).astype(np.int64), members,
     )  # fmt: skip
 
 
@@ -64,8 +73,12 @@ def _number(path: str, task: dict[str, Any], what: str) -> float:
                 f"{path}: task {task['id']}: kind {task.get('kind')!r} is unknown; there is {', '.join(_KINDS)}."
             )
         return _KINDS[task["kind"]]
-    needed = {"rank"} | ({"to", "bytes"} if task.get("kind") == "transfer" else {"time_s"})
+    needed = {"rank"} | _NEEDED.get(task["kind"], {"time_s"})
     value = task.get(what, -1 if what == "to" else 0)
+    if what == "to" and task["kind"] in ("multicast", "reduce"):
+        if not isinstance(value, list) or not all(isinstance(one, int) and not isinstance(one, bool) for one in value):
+            raise InputError(f"{path}: task {task['id']}: to is {value!r}; write a list of ranks.")
+        return -1
     if (what in needed and what not in task) or isinstance(value, bool) or not isinstance(value, (int, float)):
         raise InputError(f"{path}: task {task['id']}: {what} is {task.get(what)!r}; write a number.")
     if value < (-1 if what == "to" else 0) or value > 2**62:
