@@ -20,6 +20,7 @@ import numpy as np
 from benchmarks import faults
 from benchmarks.predict import accuracy
 from benchmarks.rows import Options
+from benchmarks.simulate.accuracy import cross_checked, simulated_beside
 from busbw.accuracy import Score, ScoredTable
 from busbw.prediction import size_class
 
@@ -45,6 +46,8 @@ def made(options: Options, trials: int) -> dict[str, Any]:
         "platforms": [_of_platform(name, tables) for name, tables in sorted(platforms.items()) if any(t.rows for t in tables)],
         "overall": _overall([table for table in score.tables if table.table.group != "p2p"]),
         "with_other_tools": _overall(score.tables),
+        "simulated": _simulated(options),
+        "cross_check": cross_checked(),
         "rows": [[row.size_bytes, float(f"{row.predicted_s / row.measured_s:.3g}")] for row in score.rows],
         "sources": sorted(table.table.id for table in score.tables if table.rows),
         "faults": {"trials": trials, "platforms": len(faults.PLATFORMS), "planted": faults.report(trials), **faults.alarms_on_tables(accuracy.data_folder(options))},
@@ -60,6 +63,36 @@ def _overall(tables: Sequence[ScoredTable]) -> dict[str, Any]:
         **{size: _percent(score.median_of_tables(None if size == "all" else size)) for size in SIZES},
         "p90": _percent(float(np.quantile([row.error for row in score.rows], 0.9))),
         "covered": round(float(np.mean([row.is_covered for row in score.rows])), 3),
+    }
+
+
+def _simulated(options: Options) -> dict[str, Any]:
+    """Simulation and closed form on the rows that can be simulated, overall and by platform."""
+    simulated, closed = simulated_beside(options)
+    platforms: dict[str, list[list[ScoredTable]]] = defaultdict(lambda: [[], []])
+    for which, score in enumerate((simulated, closed)):
+        for table in score.tables:
+            platforms[_platform(table)][which].append(table)
+
+    def errors(tables: Sequence[ScoredTable]) -> dict[str, float | None]:
+        found = Score(tuple(tables))
+        return {size: _percent(found.median_of_tables(None if size == "all" else size)) for size in SIZES}
+
+    return {
+        "rows": len(simulated.rows),
+        "refused": simulated.refused,
+        "simulated": errors(simulated.tables),
+        "closed": errors(closed.tables),
+        "platforms": [
+            {
+                "name": name,
+                "rows": sum(len(table.rows) for table in ours),
+                "simulated": errors(ours),
+                "closed": errors(theirs),
+            }
+            for name, (ours, theirs) in sorted(platforms.items())
+            if any(table.rows for table in ours)
+        ],
     }
 
 

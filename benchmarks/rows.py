@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
-__all__ = ["Benchmark", "NotMeasurableError", "Options", "Row", "Value", "measure", "print_table"]
+__all__ = ["NO_TOOLCHAIN", "Benchmark", "NotMeasurableError", "Options", "Row", "Value", "measure", "print_table"]
 
 Value: TypeAlias = float | int | bool | list[float] | list[int] | None
 """A list has the parts of a figure, in the order of its bar."""
@@ -26,6 +26,10 @@ _HOLDS: Mapping[str, Callable[[float, Any], bool]] = {
 
 
 Bar: TypeAlias = tuple[str, Sequence[float | tuple[float, float]]]
+
+
+NO_TOOLCHAIN = "no toolchain"
+"""How the reason begins where a bar says that this is an answer: nothing is wrong with a machine that has no compiler for GPUs."""
 
 
 class NotMeasurableError(Exception):

@@ -17,7 +17,7 @@ from busbw.collectives.plan import (
     held_plan,
 )
 
-__all__ = ["group_plan", "one_sided_plan", "packet_plan", "sliced_plan"]
+__all__ = ["group_plan", "one_sided_plan", "packet_plan", "port_plan", "sliced_plan"]
 
 
 def _span(buffer: Buffer, index: int, count: int = 1) -> Span:
@@ -48,6 +48,29 @@ def one_sided_plan(ranks: int = 2) -> Plan:
         [one(rank) for rank in range(ranks)], name="one-sided", collective="all_gather", chunks=ranks, in_place=True, out_of_place=False,
         blocks_in_order=False, threads_per_block=1024, alignment_bytes=16,
     )  # fmt: skip
+
+
+def port_plan(ranks: int = 2, *, strong: bool = True) -> Plan:
+    """all_gather between nodes: handshake, a put of each half of my chunk to everybody, one signal behind both, wait. strong=False: the signal overtakes the puts' halves."""
+
+    def one(rank: int) -> RankPlan:
+        builder = RankBuilder(rank, 2, 2 * ranks)
+        ports = [builder.connect(ConnectionKind.PORT, peer) for peer in range(ranks) if peer != rank]
+        early = [builder.connect(ConnectionKind.PORT, peer, 1) for peer in range(ranks) if peer != rank]
+        block = builder.block()
+        block.copy(_span(Buffer.INPUT, 0, 2), _span(Buffer.OUTPUT, 2 * rank, 2))
+        block.signal(*ports)
+        block.wait(*ports)
+        for half in range(2):
+            mine = _span(Buffer.OUTPUT, 2 * rank + half)
+            block.add(Op.PUT, [(via, _span(Buffer.INPUT, half), mine) for via in ports])
+        told = ports if strong else early
+        block.signal(*told)
+        block.flush(*ports)
+        block.wait(*told)
+        return builder.build()
+
+    return held_plan([one(rank) for rank in range(ranks)], name="ports", collective="all_gather", chunks=2 * ranks)
 
 
 def packet_plan() -> Plan:

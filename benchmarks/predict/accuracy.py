@@ -14,8 +14,9 @@ from benchmarks.rows import Measured, NotMeasurableError, Options
 
 if TYPE_CHECKING:
     from busbw.accuracy import MeasuredRow, MeasuredTable, Score, ScoredRow, ScoredTable
+    from busbw.prediction import Calibration
 
-__all__ = ["alpha_beta_errors", "beside_others", "coverage", "data_folder", "estimate_errors", "left_out_score", "median_over_tables", "sizes_apart", "systems_left_out", "worst_and_share"]  # fmt: skip
+__all__ = ["alpha_beta_errors", "beside_others", "coverage", "data_folder", "estimate_errors", "left_out_calibrations", "left_out_score", "median_over_tables", "sizes_apart", "systems_left_out", "worst_and_share"]  # fmt: skip
 
 _REPOSITORY = Path(__file__).parents[2]
 _FEWEST_TABLES = 3
@@ -39,15 +40,27 @@ def left_out_score(options: Options) -> Score:
     return _left_out(_folder(options))
 
 
+def left_out_calibrations(options: Options) -> tuple[list[MeasuredTable], dict[str, Calibration]]:
+    """The tables of that score, and by campaign the calibration that its predictions are made with."""
+    return _calibrations(_folder(options))
+
+
 @lru_cache(maxsize=2)
 def _left_out(folder: Path) -> Score:
-    from busbw.accuracy import curves_of_table, read_all, score_left_out
+    from busbw.accuracy import score
+
+    return score(*_calibrations(folder))
+
+
+@lru_cache(maxsize=2)
+def _calibrations(folder: Path) -> tuple[list[MeasuredTable], dict[str, Calibration]]:
+    from busbw.accuracy import curves_of_table, left_out_calibrations, read_all
 
     kernels = folder.parent / "kernels" / "collectives.parquet"
     tables, others, _ = read_all([folder, *([kernels] if kernels.is_file() else [])])
     scored = [table for table in tables if table.is_scored]
     rest = [curve for table in tables if not table.is_scored for curve in curves_of_table(table)]
-    return score_left_out(scored, [*others, *rest])
+    return scored, left_out_calibrations(scored, [*others, *rest])
 
 
 def median_over_tables(options: Options) -> Measured:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.rows import Benchmark, Measured, Options
-from benchmarks.simulate import flow, packets, rules, scale
+from benchmarks.simulate import accuracy, flow, packets, rules, scale
 
 __all__ = ["BENCHMARKS"]
 
@@ -24,6 +24,7 @@ BENCHMARKS = (
     Benchmark("S7", "the same on 1,024 nodes, a GPU at 0.8 and a leaf's uplink down: error of its time; both named; CPU time", "share; yes; s", ("<=;>=;<", (0.001, 1.0, 5.0)), scale.faulty_1024, sized=True),
     Benchmark("S8", "folded runs equal to unfolded ones; same seed, same bytes", "cases; yes", (">=", (1000.0, 1.0)), rules.folding, sized=True),
     Benchmark("S9", "textbook cases of flows; of packets; long flow and ring, flow against packet", "cases; cases; share", (">=;>=;<=", (20.0, 12.0, 0.03)), _textbook),
+    *accuracy.BENCHMARKS,
     Benchmark("S11", "sanitizers that find nothing in the C++ tests", "sanitizers", (">=", (3.0,)), rules.sanitizers, sized=True),
     Benchmark("S12", "wrong inputs answered by one clear error", "of 4", ("==", (4.0,)), rules.wrong_inputs),
 )  # fmt: skip

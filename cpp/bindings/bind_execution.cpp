@@ -1,234 +1,229 @@
-// Kernels on the CPU for Python: one object a rank, memory that all ranks map in, arrays by their addresses.
+// Kernels on the CPU for Python: one object a rank, memory that all ranks map in, arrays by Python's buffers.
 #include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
-#include <algorithm>
 #include <cstdint>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <tuple>
-#include <type_traits>
 #include <vector>
 
-#include "busbw/device/bfloat16.hpp"
-#include "busbw/device/kernels/all_gather.hpp"
-#include "busbw/device/kernels/all_reduce.hpp"
-#include "busbw/device/kernels/staged.hpp"
+#include "busbw/execution/cpu_rank.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
-using namespace busbw::device;
+using namespace busbw::execution;
 
 namespace {
 
-using Bytes = nb::ndarray<std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using ConstBytes = nb::ndarray<const std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+/// Memory of an object that has Python's buffer protocol, held until the end of the call. A DLPack import costs as much as a small collective.
+class Buffer {
+ public:
+  Buffer(nb::handle object, bool is_written) {
+    if (PyObject_GetBuffer(object.ptr(), &view_, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT | (is_written ? PyBUF_WRITABLE : 0)) == 0) return;
+    PyErr_Clear();
+    if (PyObject_GetBuffer(object.ptr(), &view_, PyBUF_STRIDED_RO) != 0) throw nb::python_error();
+    const bool is_contiguous = PyBuffer_IsContiguous(&view_, 'C') != 0;
+    PyBuffer_Release(&view_);
+    throw std::invalid_argument(is_contiguous ? "the target is read-only" : "the array is not contiguous: pass np.ascontiguousarray(x)");
+  }
+  ~Buffer() { PyBuffer_Release(&view_); }
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
 
-template <class T>
-struct TypeOf {
-  using type = T;
+  std::byte* data() const { return static_cast<std::byte*>(view_.buf); }
+  std::size_t bytes() const { return static_cast<std::size_t>(view_.len); }
+  std::size_t item_bytes() const { return static_cast<std::size_t>(view_.itemsize); }
+
+  /// The type of its elements; `named` where Python has no word for it.
+  Dtype dtype(const char* named) const {
+    if (*named != '\0') return dtype_named(named);
+    const char* format = view_.format ? view_.format : "B";
+    if (*format == '=' || *format == '@' || *format == '<') ++format;  // a CPU that this runs on is little-endian
+    const char letter = format[0] != '\0' && format[1] == '\0' ? format[0] : '\0';
+    switch (letter) {
+      case 'e': return Dtype::float16;
+      case 'f': return Dtype::float32;
+      case 'd': return Dtype::float64;
+      case 'b': return Dtype::int8;
+      case 'B': return Dtype::uint8;
+      case 'i':
+      case 'l':
+      case 'q':
+        if (item_bytes() == 4) return Dtype::int32;
+        if (item_bytes() == 8) return Dtype::int64;
+        break;
+      case 'I':
+      case 'L':
+      case 'Q':
+        if (item_bytes() == 4) return Dtype::uint32;
+        if (item_bytes() == 8) return Dtype::uint64;
+        break;
+      default: break;
+    }
+    throw std::invalid_argument(std::string("no reduction of elements of format '") + (view_.format ? view_.format : "B") + "'");
+  }
+
+  static Dtype dtype_named(std::string_view name) {
+    static constexpr std::pair<std::string_view, Dtype> kNames[] = {
+        {"float32", Dtype::float32}, {"float64", Dtype::float64}, {"float16", Dtype::float16}, {"bfloat16", Dtype::bfloat16},
+        {"int8", Dtype::int8},       {"uint8", Dtype::uint8},     {"int32", Dtype::int32},     {"uint32", Dtype::uint32},
+        {"int64", Dtype::int64},     {"uint64", Dtype::uint64}};
+    for (const auto& [known, dtype] : kNames)
+      if (known == name) return dtype;
+    throw std::invalid_argument("no reduction of " + std::string(name));
+  }
+
+ private:
+  Py_buffer view_{};
 };
 
-/// Calls body with a TypeOf for a dtype's name.
-template <class Body>
-auto with_type(const std::string& dtype, Body body) {
-  if (dtype == "float32") return body(TypeOf<float>{});
-  if (dtype == "float64") return body(TypeOf<double>{});
-  if (dtype == "float16") return body(TypeOf<_Float16>{});
-  if (dtype == "bfloat16") return body(TypeOf<BFloat16>{});
-  if (dtype == "int8") return body(TypeOf<std::int8_t>{});
-  if (dtype == "uint8") return body(TypeOf<std::uint8_t>{});
-  if (dtype == "int32") return body(TypeOf<std::int32_t>{});
-  if (dtype == "uint32") return body(TypeOf<std::uint32_t>{});
-  if (dtype == "int64") return body(TypeOf<std::int64_t>{});
-  if (dtype == "uint64") return body(TypeOf<std::uint64_t>{});
-  throw std::invalid_argument("no dtype " + dtype);
+Operation operation_named(std::string_view name) {
+  static constexpr std::pair<std::string_view, Operation> kNames[] = {
+      {"sum", Operation::sum}, {"prod", Operation::prod}, {"min", Operation::min}, {"max", Operation::max}, {"avg", Operation::avg}};
+  for (const auto& [known, operation] : kNames)
+    if (known == name) return operation;
+  throw std::invalid_argument("no operation '" + std::string(name) + "'; there are sum, prod, min, max, avg");
 }
 
-template <class Body>
-auto with_op(const std::string& op, Body body) {
-  if (op == "sum" || op == "avg") return body(Sum{});
-  if (op == "prod") return body(Prod{});
-  if (op == "min") return body(Min{});
-  if (op == "max") return body(Max{});
-  throw std::invalid_argument("no operation " + op);
+std::string parts_text(std::size_t bytes, std::size_t ranks) {
+  return std::to_string(bytes) + " bytes have no equal part for each of " + std::to_string(ranks) + " ranks";
 }
 
-/// avg is the sum over the number of ranks, as NCCL has it: integers are divided as integers.
-template <class T>
-void divide(T* values, std::size_t count, std::uint32_t ranks) {
-  for (std::size_t i = 0; i < count; ++i) {
-    if constexpr (std::is_same_v<T, BFloat16> || std::is_same_v<T, _Float16>)
-      values[i] = static_cast<T>(static_cast<float>(values[i]) / static_cast<float>(ranks));
-    else
-      values[i] = static_cast<T>(values[i] / static_cast<T>(ranks));
-  }
-}
-
-template <class T>
-const T* at(const ConstBytes& bytes, std::size_t count, const char* what) {
-  if (bytes.shape(0) != count * sizeof(T)) throw std::invalid_argument(std::string(what) + " has another length");
-  return reinterpret_cast<const T*>(bytes.data());
-}
-template <class T>
-T* at(const Bytes& bytes, std::size_t count, const char* what) {
-  if (bytes.shape(0) != count * sizeof(T)) throw std::invalid_argument(std::string(what) + " has another length");
-  return reinterpret_cast<T*>(bytes.data());
-}
-
-/// One rank: one block of one thread.
+/// One rank: holds the memory that its core works on.
 class Rank {
  public:
-  Rank(std::uint32_t rank, std::vector<Bytes> control, std::size_t slot_bytes, double wait_s) : control_(std::move(control)) {
-    const auto ranks = static_cast<std::uint32_t>(control_.size());
-    if (ranks > kMostRanks) throw std::invalid_argument("more ranks than a window has places for");
-    if (rank >= ranks) throw std::invalid_argument("no such rank");
-    if (slot_bytes == 0 || slot_bytes % 64 != 0) throw std::invalid_argument("slot_bytes must be a multiple of 64");
-    comm_ = {rank, ranks, Layout{ranks, 1, slot_bytes}, {}, static_cast<std::uint64_t>(std::max(0.0, wait_s) * 1e9)};
-    comm_.control = window(control_, comm_.layout.bytes());
-  }
+  Rank(std::uint32_t rank, const std::vector<nb::object>& control, std::size_t cell_bytes, double wait_s)
+      : control_(control), core_(rank, places(control, CpuRank::control_bytes(static_cast<std::uint32_t>(control.size()), cell_bytes)), cell_bytes, wait_s) {}
 
-  static std::size_t control_bytes(std::uint32_t ranks, std::size_t slot_bytes) { return Layout{ranks, 1, slot_bytes}.bytes(); }
+  int attach() {
+    return called(1, [&] { return core_.attach(); });
+  }
+  bool is_attached() const { return core_.is_attached(); }
 
   int barrier(std::size_t times) {
-    return repeated(times, [&] { return busbw::device::barrier(comm_, block()); });
+    return called(times, [&] { return core_.barrier(); });
   }
 
-  int all_reduce(const ConstBytes& in, const Bytes& out, std::size_t count, const std::string& dtype, const std::string& op, std::size_t times) {
-    return with_type(dtype, [&](auto type) {
-      using T = typename decltype(type)::type;
-      const T* const from = at<T>(in, count, "in");
-      T* const to = at<T>(out, count, "out");
-      return with_op(op, [&](auto reduction) {
-        const bool one_shot = count * sizeof(T) <= one_shot_bytes();
-        return repeated(times, [&] {
-          const WaitResult result = one_shot ? all_reduce_one_shot(comm_, block(), from, to, count, reduction)
-                                             : all_reduce_staged(comm_, block(), from, to, count, reduction);
-          if (op == "avg" && result == kArrived) divide(to, count, comm_.ranks);
-          return result;
-        });
-      });
-    });
+  int round_trip(std::size_t times) {
+    return called(times, [&] { return core_.round_trip(); });
   }
 
-  int all_reduce_window(std::vector<Bytes> memory, std::size_t in_offset, std::size_t out_offset, std::size_t count, const std::string& dtype,
-                        const std::string& op, std::size_t times) {
-    return with_type(dtype, [&](auto type) {
-      using T = typename decltype(type)::type;
-      const std::size_t bytes = count * sizeof(T);
-      if (in_offset % sizeof(T) || out_offset % sizeof(T)) throw std::invalid_argument("offsets must be multiples of an element");
-      const Window data = window(memory, std::max(in_offset, out_offset) + bytes);
-      const SymPtr<const T> from(data, in_offset);
-      const SymPtr<T> to(data, out_offset);
-      return with_op(op, [&](auto reduction) {
-        return repeated(times, [&] {
-          const WaitResult result = bytes <= one_shot_bytes()
-                                        ? all_reduce_one_shot(comm_, block(), from.at(comm_.rank), to.at(comm_.rank), count, reduction)
-                                        : all_reduce_two_shot(comm_, block(), from, to, count, reduction);
-          if (op == "avg" && result == kArrived) divide(to.at(comm_.rank), count, comm_.ranks);
-          return result;
-        });
-      });
-    });
+  void add_window(const std::vector<nb::object>& memory, std::size_t bytes) {
+    core_.add_window(places(memory, bytes), bytes);
+    for (const nb::object& one : memory) control_.push_back(one);
   }
 
-  int reduce_scatter(const ConstBytes& in, const Bytes& out, std::size_t count, const std::string& dtype, const std::string& op, std::size_t times) {
-    return with_type(dtype, [&](auto type) {
-      using T = typename decltype(type)::type;
-      const T* const from = at<T>(in, count * comm_.ranks, "in");
-      T* const to = at<T>(out, count, "out");
-      return with_op(op, [&](auto reduction) {
-        return repeated(times, [&] {
-          const WaitResult result = reduce_scatter_staged(comm_, block(), from, to, count, reduction);
-          if (op == "avg" && result == kArrived) divide(to, count, comm_.ranks);
-          return result;
-        });
-      });
-    });
+  int all_reduce(nb::handle source, nb::handle target, const char* op, const char* dtype, std::size_t times) {
+    const Buffer in(source, false), out(target, true);
+    const Reduction how = reduction(in, op, dtype);
+    if (in.bytes() != out.bytes() || in.item_bytes() != out.item_bytes()) throw std::invalid_argument(sizes_text(in, out));
+    const std::size_t count = in.bytes() / how.element_bytes;
+    return called(times, [&] { return core_.all_reduce(in.data(), out.data(), count, how); });
   }
 
-  int all_gather(const ConstBytes& in, const Bytes& out, std::size_t times) {
-    const std::size_t count = in.shape(0);
-    std::uint8_t* const to = at<std::uint8_t>(out, count * comm_.ranks, "out");
-    return repeated(times, [&] { return all_gather_staged(comm_, block(), in.data(), to, count); });
+  int reduce_scatter(nb::handle source, nb::handle target, const char* op, const char* dtype, std::size_t times) {
+    const Buffer in(source, false), out(target, true);
+    const Reduction how = reduction(in, op, dtype);
+    if (in.bytes() % (core_.ranks() * how.element_bytes)) throw std::invalid_argument(parts_text(in.bytes(), core_.ranks()));
+    if (in.bytes() != out.bytes() * core_.ranks() || in.item_bytes() != out.item_bytes()) throw std::invalid_argument(sizes_text(in, out));
+    const std::size_t count = out.bytes() / how.element_bytes;
+    return called(times, [&] { return core_.reduce_scatter(in.data(), out.data(), count, how); });
   }
 
-  int all_to_all(const ConstBytes& in, const Bytes& out, std::size_t times) {
-    if (in.shape(0) % comm_.ranks) throw std::invalid_argument("in has no equal part for each rank");
-    const std::size_t count = in.shape(0) / comm_.ranks;
-    std::uint8_t* const to = at<std::uint8_t>(out, in.shape(0), "out");
-    return repeated(times, [&] { return all_to_all_staged(comm_, block(), in.data(), to, count); });
+  int all_gather(nb::handle source, nb::handle target, std::size_t times) {
+    const Buffer in(source, false), out(target, true);
+    if (out.bytes() != in.bytes() * core_.ranks()) throw std::invalid_argument(sizes_text(in, out));
+    return called(times, [&] { return core_.all_gather(in.data(), out.data(), in.bytes()); });
   }
 
-  int broadcast(const ConstBytes& in, const Bytes& out, std::uint32_t root, std::size_t times) {
-    if (root >= comm_.ranks) throw std::invalid_argument("no such root");
-    std::uint8_t* const to = at<std::uint8_t>(out, in.shape(0), "out");
-    return repeated(times, [&] { return broadcast_staged(comm_, block(), in.data(), to, in.shape(0), root); });
+  int all_to_all(nb::handle source, nb::handle target, std::size_t times) {
+    const Buffer in(source, false), out(target, true);
+    if (in.bytes() != out.bytes()) throw std::invalid_argument(sizes_text(in, out));
+    if (in.bytes() % core_.ranks()) throw std::invalid_argument(parts_text(in.bytes(), core_.ranks()));
+    if (in.data() < out.data() + out.bytes() && out.data() < in.data() + in.bytes()) throw std::invalid_argument("source and target of all_to_all overlap");
+    return called(times, [&] { return core_.all_to_all(in.data(), out.data(), in.bytes() / core_.ranks()); });
+  }
+
+  int broadcast(nb::handle source, nb::handle target, std::uint32_t root, std::size_t times) {
+    const Buffer in(source, false), out(target, true);
+    if (in.bytes() != out.bytes()) throw std::invalid_argument(sizes_text(in, out));
+    if (root >= core_.ranks())
+      throw std::invalid_argument("root " + std::to_string(root) + " is none of the ranks 0.." + std::to_string(core_.ranks() - 1));
+    return called(times, [&] { return core_.broadcast(in.data(), out.data(), in.bytes(), root); });
   }
 
   /// state, primitive, block, peer, expected, seen.
   std::tuple<std::uint32_t, std::uint32_t, std::uint32_t, std::uint32_t, std::uint64_t, std::uint64_t> report() const {
-    Report& report = comm_.report();
-    const std::uint32_t state = SystemAtomic<std::uint32_t>(report.state).load(kAcquire);
+    busbw::device::Report& report = core_.report(core_.comm().rank);
+    const std::uint32_t state = busbw::device::SystemAtomic<std::uint32_t>(report.state).load(busbw::device::kAcquire);
     return {state, report.primitive, report.block, report.peer, report.expected, report.seen};
   }
 
   /// Makes the waits of a rank end: what is left to do when its process is known to be dead.
   void abort(std::uint32_t rank) {
-    if (rank >= comm_.ranks) throw std::invalid_argument("no such rank");
-    Report& report = *reinterpret_cast<Report*>(comm_.control.base[rank] + comm_.layout.report());
-    SystemAtomic<std::uint32_t>(report.state).fetch_add(1, kRelaxed);
+    if (rank >= core_.ranks()) throw std::invalid_argument("no such rank");
+    busbw::device::SystemAtomic<std::uint32_t>(core_.report(rank).state).fetch_add(1, busbw::device::kRelaxed);
   }
 
  private:
-  /// Below this everyone sends everyone its whole vector. A guess for more than two ranks: a few copies cost less than another round.
-  std::size_t one_shot_bytes() const {
-    return comm_.ranks <= 2 ? comm_.layout.slot_bytes : std::min<std::size_t>(comm_.layout.slot_bytes, 4096 / (comm_.ranks - 1) / 64 * 64);
-  }
-
-  Block block() { return {0, 1, 0, 1, &barrier_}; }
-
-  static Window window(std::vector<Bytes>& memory, std::size_t bytes) {
-    Window out{};
-    for (std::size_t i = 0; i < memory.size(); ++i) {
-      if (memory[i].shape(0) < bytes) throw std::invalid_argument("a window is smaller than what is asked of it");
-      if (reinterpret_cast<std::uintptr_t>(memory[i].data()) % 64 != 0) throw std::invalid_argument("a window must begin at a cache line");
-      out.base[i] = reinterpret_cast<std::byte*>(memory[i].data());
+  static std::vector<std::byte*> places(const std::vector<nb::object>& memory, std::size_t bytes) {
+    std::vector<std::byte*> out;
+    for (const nb::object& one : memory) {
+      const Buffer buffer(one, true);  // the object, which is kept, keeps its memory where it is
+      if (buffer.bytes() < bytes) throw std::invalid_argument("a window is smaller than what is asked of it");
+      out.push_back(buffer.data());
     }
-    out.bytes = bytes;
     return out;
   }
 
+  static Reduction reduction(const Buffer& in, const char* op, const char* dtype) {
+    const Dtype kind = in.dtype(dtype);
+    if (bytes_of(kind) != in.item_bytes()) throw std::invalid_argument("elements of " + std::to_string(in.item_bytes()) + " bytes are no " + dtype);
+    return reduction_of(kind, operation_named(op));
+  }
+
+  static std::string sizes_text(const Buffer& in, const Buffer& out) {
+    const auto text = [](const Buffer& one) {
+      return std::to_string(one.bytes() / one.item_bytes()) + " elements of " + std::to_string(one.item_bytes()) + " bytes";
+    };
+    return "target holds " + text(out) + ", source " + text(in);
+  }
+
+  /// So many calls in a row, without the interpreter's lock: ranks may be threads of one process.
   template <class Call>
-  int repeated(std::size_t times, Call call) {
+  int called(std::size_t times, Call call) {
     nb::gil_scoped_release released;
     for (std::size_t i = 0; i < times; ++i)
-      if (const WaitResult stop = call(); stop != kArrived) return static_cast<int>(stop);
+      if (const WaitResult stop = call(); stop != busbw::device::kArrived) return static_cast<int>(stop);
     return 0;
   }
 
-  std::vector<Bytes> control_;
-  Comm comm_{};
-  BlockBarrier barrier_{1};
+  std::vector<nb::object> control_;
+  CpuRank core_;
 };
 
 }  // namespace
 
 NB_MODULE(_cpu, m) {
-  m.doc() = "Device kernels on the CPU: collectives between processes over memory that all of them map.";
+  m.doc() = "Device kernels on the CPU: collectives between processes or threads over memory that all of them map.";
+  m.def("looks_before_yield", [](std::uint32_t looks) { busbw::device::looks_before_yield.store(looks); }, "looks"_a,
+        "How often this process looks at a word before it gives its core away.");
   nb::class_<Rank>(m, "Rank", "One rank. Calls return 0, or 1 at the deadline, 2 if somebody had given up before; `times` calls follow each other.")
-      .def(nb::init<std::uint32_t, std::vector<Bytes>, std::size_t, double>(), "rank"_a, "control"_a, "slot_bytes"_a, "wait_s"_a,
+      .def(nb::init<std::uint32_t, const std::vector<nb::object>&, std::size_t, double>(), "rank"_a, "control"_a, "cell_bytes"_a, "wait_s"_a,
            "control: each rank's control window, zeros at first, of control_bytes. wait_s: 0 waits for ever.")
-      .def_static("control_bytes", &Rank::control_bytes, "ranks"_a, "slot_bytes"_a, "Bytes of a control window.")
+      .def_static("control_bytes", &CpuRank::control_bytes, "ranks"_a, "cell_bytes"_a, "Bytes of a control window.")
+      .def("attach", &Rank::attach, "All ranks call: tries whether each can read the others' private memory, and uses it then.")
+      .def_prop_ro("is_attached", &Rank::is_attached)
+      .def("add_window", &Rank::add_window, "memory"_a, "size_bytes"_a, "Memory that all ranks map: all_reduce on it copies nothing besides.")
       .def("barrier", &Rank::barrier, "times"_a = 1)
-      .def("all_reduce", &Rank::all_reduce, "source"_a, "target"_a, "count"_a, "dtype"_a, "op"_a, "times"_a = 1, "Private memory, bytes.")
-      .def("all_reduce_window", &Rank::all_reduce_window, "windows"_a, "source_offset"_a, "target_offset"_a, "count"_a, "dtype"_a, "op"_a,
-           "times"_a = 1, "Memory that all ranks map: nothing is copied besides.")
-      .def("reduce_scatter", &Rank::reduce_scatter, "source"_a, "target"_a, "count"_a, "dtype"_a, "op"_a, "times"_a = 1,
-           "count: elements of target; source has as many for each rank.")
+      .def("round_trip", &Rank::round_trip, "times"_a = 1, "A cache line goes from rank 0 to rank 1 and back.")
+      .def("all_reduce", &Rank::all_reduce, "source"_a, "target"_a, "op"_a, "dtype"_a = "", "times"_a = 1,
+           "dtype: of elements for which Python has no type; that of source if empty.")
+      .def("reduce_scatter", &Rank::reduce_scatter, "source"_a, "target"_a, "op"_a, "dtype"_a = "", "times"_a = 1)
       .def("all_gather", &Rank::all_gather, "source"_a, "target"_a, "times"_a = 1)
       .def("all_to_all", &Rank::all_to_all, "source"_a, "target"_a, "times"_a = 1)
       .def("broadcast", &Rank::broadcast, "source"_a, "target"_a, "root"_a, "times"_a = 1)

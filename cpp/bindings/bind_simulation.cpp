@@ -134,10 +134,11 @@ NB_MODULE(_flow, m) {
            },
            "entry"_a, "channels"_a, "channel_of"_a, "ports"_a, "port_of"_a, "slowness"_a, "background"_a)
       .def("set_channels",
-           [](sim::Program& p, const I32& way, const I64& size_bytes, const I32& weight, const I32& slots, const I32& injector, const I64& ports) {
-             p.channels = {values(way), values(size_bytes), values(weight), values(slots), values(injector), values(ports)};
+           [](sim::Program& p, const I32& way, const I64& size_bytes, const I32& weight, const I32& slots, const I32& injector, const I64& ports,
+              const I64& credit_ps, const I64& overhead_ps) {
+             p.channels = {values(way), values(size_bytes), values(weight), values(slots), values(injector), values(ports), values(overhead_ps), values(credit_ps)};
            },
-           "way"_a, "size_bytes"_a, "weight"_a, "slots"_a, "injector"_a, "ports"_a)
+           "way"_a, "size_bytes"_a, "weight"_a, "slots"_a, "injector"_a, "ports"_a, "credit_ps"_a, "overhead_ps"_a)
       .def("set_ports", [](sim::Program& p, const I32& stream, const I64& latency_ps) { p.ports = {values(stream), values(latency_ps)}; }, "stream"_a,
            "latency_ps"_a)
       .def("set_ways", &set_ways, "begin"_a, "link"_a, "share"_a)
@@ -145,9 +146,12 @@ NB_MODULE(_flow, m) {
            [](sim::Program& p, std::vector<std::int64_t> down, std::vector<std::int64_t> up, std::vector<std::int64_t> parallel, const I64& src_slot,
               const I64& dst_slot, const I64& src, const I64& dst, std::int64_t seed, bool hashed) {
              p.ways = tree_ways(std::move(down), std::move(up), std::move(parallel), src_slot, dst_slot, src, dst, seed, hashed);
-             return crossings(p.ways);
+             sim::Column<std::int8_t> hops;
+             hops.reserve(p.ways.begin.size());
+             for (std::size_t w = 0; w + 1 < p.ways.begin.size(); ++w) hops.push_back(static_cast<std::int8_t>(p.ways.begin[w + 1] - p.ways.begin[w]));
+             return array(std::move(hops));
            },
-           "down"_a, "up"_a, "parallel"_a, "src_slot"_a, "dst_slot"_a, "src"_a, "dst"_a, "seed"_a, "hashed"_a, "Takes what tree_ways gives; returns it too.")
+           "down"_a, "up"_a, "parallel"_a, "src_slot"_a, "dst_slot"_a, "src"_a, "dst"_a, "seed"_a, "hashed"_a, "Takes what tree_ways gives; returns how many links each way has.")
       .def("set_capacity", &set_capacity, "units"_a, "(L,) in 1/1024 byte per second.")
       .def_rw("share_unit", &sim::Program::share_unit)
       .def("set_injectors", [](sim::Program& p, const I64& gap_ps) { p.injector_gap_ps.assign(gap_ps.data(), gap_ps.data() + gap_ps.shape(0)); }, "gap_ps"_a)

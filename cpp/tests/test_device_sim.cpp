@@ -6,6 +6,12 @@
 
 #include "busbw/device/kernels/all_gather.hpp"
 #include "busbw/device/kernels/all_reduce.hpp"
+#include "busbw/device/kernels/attached.hpp"
+#include "busbw/device/kernels/piped.hpp"
+#include "busbw/device/kernels/direct.hpp"
+#include "busbw/device/kernels/multimem.hpp"
+#include "busbw/device/kernels/packets.hpp"
+#include "busbw/device/kernels/ring.hpp"
 #include "busbw/device/kernels/staged.hpp"
 #include "check.hpp"
 
@@ -42,12 +48,13 @@ struct Job {
 struct Machine {
   Machine(const Job& wanted, sim::Chooser& chooser) : job(wanted), world(with_heap(job), chooser) {
     layout = layout_of(job);
+    pipe_layout = pipes_of(job);
     for (std::uint32_t rank = 0; rank < job.options.ranks; ++rank) {
       Comm comm{rank, job.options.ranks, layout, {}, 0};
       Window data{};
       for (std::uint32_t peer = 0; peer < job.options.ranks; ++peer) {
         comm.control.base[peer] = world.heap(peer);
-        data.base[peer] = world.heap(peer) + layout.bytes();
+        data.base[peer] = world.heap(peer) + pipe_layout.end();
       }
       comms.push_back(comm);
       windows.push_back(data);
@@ -55,9 +62,10 @@ struct Machine {
     barriers.assign(static_cast<std::size_t>(job.options.ranks) * job.options.blocks, BlockBarrier(job.options.threads));
   }
   static Layout layout_of(const Job& job) { return {job.options.ranks, job.options.blocks, job.slot_bytes}; }
+  static PipeLayout pipes_of(const Job& job) { return {job.options.ranks, job.options.blocks, (layout_of(job).bytes() + 127) / 128 * 128, 128}; }
   static sim::Options with_heap(const Job& job) {
     sim::Options options = job.options;
-    options.heap_bytes = (layout_of(job).bytes() + (job.shift + job.given() + job.got()) * 4 + 127) / 64 * 64;
+    options.heap_bytes = (pipes_of(job).end() + (job.shift + job.given() + job.got() + job.options.ranks * 8) * 4 + 191) / 64 * 64;
     return options;
   }
   Block block(const sim::Place& place) {
@@ -68,9 +76,13 @@ struct Machine {
   std::size_t output_offset() const { return ((job.shift + job.given()) * 4 + 15) / 16 * 16; }
   float* output(std::uint32_t rank) { return reinterpret_cast<float*>(windows[rank].base[rank] + output_offset()); }
 
+  std::size_t scratch_offset() const { return (output_offset() + got_bytes() + 15) / 16 * 16; }
+  std::size_t got_bytes() const { return job.got() * 4; }
+
   Job job;
   sim::World world;
   Layout layout;
+  PipeLayout pipe_layout;
   std::vector<Comm> comms;
   std::vector<Window> windows;
   std::vector<BlockBarrier> barriers;
@@ -107,7 +119,29 @@ std::string run(const Job& job, sim::Chooser& chooser, std::uint64_t* primitives
 
 const float* in(Machine& m, const Comm& comm) { return m.input(comm.rank); }
 float* out(Machine& m, const Comm& comm) { return m.output(comm.rank); }
+SymPtr<const float> shared_in(Machine& m, const Comm& comm) { return SymPtr<const float>(m.windows[comm.rank], m.job.shift * 4); }
 SymPtr<float> shared_out(Machine& m, const Comm& comm) { return SymPtr<float>(m.windows[comm.rank], m.output_offset()); }
+
+Pipes pipes(Machine& m, const Comm& comm) { return {comm, m.pipe_layout}; }
+
+/// Peers' memory where it lies: addresses are those of the one process that all fibers live in. All threads of a block move it.
+struct Reached {
+  bool get(const Block& block, std::byte* to, std::uint32_t, std::uint64_t address, std::size_t bytes) const {
+    copy(block, reinterpret_cast<float*>(to), reinterpret_cast<const float*>(address), bytes / 4);
+    return true;
+  }
+  bool put(const Block& block, std::uint32_t, std::uint64_t address, const std::byte* from, std::size_t bytes) const {
+    copy(block, reinterpret_cast<float*>(address), reinterpret_cast<const float*>(from), bytes / 4);
+    return true;
+  }
+};
+/// The block as the only one of its rank: these kernels have one.
+Block alone(Block block) {
+  block.blocks = 1;
+  return block;
+}
+constexpr std::size_t kStrip = 8;  // elements
+float* scratch(Machine& m, const Comm& comm) { return reinterpret_cast<float*>(m.windows[comm.rank].base[comm.rank] + m.scratch_offset()); }
 
 float sum_of(std::uint32_t call, std::uint32_t ranks, std::size_t i) {
   float sum = value(call, 0, i);
@@ -133,7 +167,7 @@ const Collective kCollectives[] = {
      false, false, all_reduced},
     {"all_reduce_two_shot",
      [](Machine& m, const Comm& c, const Block& b) {
-       return all_reduce_two_shot(c, b, SymPtr<const float>(m.windows[c.rank], m.job.shift * 4), shared_out(m, c), m.job.count, Sum{});
+       return all_reduce_two_shot(c, b, shared_in(m, c), shared_out(m, c), m.job.count, Sum{});
      },
      false, false, all_reduced},
     {"all_reduce_staged", [](Machine& m, const Comm& c, const Block& b) { return all_reduce_staged(c, b, in(m, c), out(m, c), m.job.count, Sum{}); },
@@ -147,22 +181,98 @@ const Collective kCollectives[] = {
      true, all_gathered},
     {"all_to_all_staged", [](Machine& m, const Comm& c, const Block& b) { return all_to_all_staged(c, b, in(m, c), out(m, c), m.job.count); }, true,
      true, exchanged},
+    {"all_reduce_piped", [](Machine& m, const Comm& c, const Block& b) { return all_reduce_piped(pipes(m, c), b, in(m, c), out(m, c), m.job.count, Sum{}, {64, false}); },
+     false, false, all_reduced},
+    {"all_reduce_piped_parts",
+     [](Machine& m, const Comm& c, const Block& b) { return all_reduce_piped_parts(pipes(m, c), b, in(m, c), out(m, c), m.job.count, Sum{}, {32, false}); },
+     false, false, all_reduced},
+    {"reduce_scatter_piped",
+     [](Machine& m, const Comm& c, const Block& b) { return reduce_scatter_piped(pipes(m, c), b, in(m, c), out(m, c), m.job.count, Sum{}, {64, false}); },
+     true, false, reduced_and_scattered},
+    {"all_gather_piped", [](Machine& m, const Comm& c, const Block& b) { return all_gather_piped(pipes(m, c), b, in(m, c), out(m, c), m.job.count, {64, false}); },
+     false, true, all_gathered},
+    {"all_to_all_piped", [](Machine& m, const Comm& c, const Block& b) { return all_to_all_piped(pipes(m, c), b, in(m, c), out(m, c), m.job.count, {64, false}); },
+     true, true, exchanged},
+    {"broadcast_piped",
+     [](Machine& m, const Comm& c, const Block& b) { return broadcast_piped(pipes(m, c), b, in(m, c), out(m, c), m.job.count, c.ranks - 1, {16, false}); },
+     false, false, of_the_last},
+    {"all_reduce_attached",
+     [](Machine& m, const Comm& c, const Block& b) {
+       return b.block ? kArrived : all_reduce_attached(pipes(m, c), alone(b), Reached{}, in(m, c), out(m, c), m.job.count, Sum{}, scratch(m, c), kStrip);
+     },
+     false, false, all_reduced},
+    {"reduce_scatter_attached",
+     [](Machine& m, const Comm& c, const Block& b) {
+       return b.block ? kArrived : reduce_scatter_attached(pipes(m, c), alone(b), Reached{}, in(m, c), out(m, c), m.job.count, Sum{}, scratch(m, c), kStrip);
+     },
+     true, false, reduced_and_scattered},
+    {"all_gather_attached",
+     [](Machine& m, const Comm& c, const Block& b) {
+       return b.block ? kArrived : all_gather_attached(pipes(m, c), alone(b), Reached{}, in(m, c), out(m, c), m.job.count, Turn{32, c.rank % 2 == 1});
+     },
+     false, true, all_gathered},
+    {"all_to_all_attached",
+     [](Machine& m, const Comm& c, const Block& b) {
+       return b.block ? kArrived : all_to_all_attached(pipes(m, c), alone(b), Reached{}, in(m, c), out(m, c), m.job.count, Turn{32, m.job.count % 2 == 1});
+     },
+     true, true, exchanged},
+    {"broadcast_attached",
+     [](Machine& m, const Comm& c, const Block& b) {
+       return b.block ? kArrived : broadcast_attached(pipes(m, c), alone(b), Reached{}, in(m, c), out(m, c), m.job.count, c.ranks - 1);
+     },
+     false, false, of_the_last},
     {"broadcast_staged",
      [](Machine& m, const Comm& c, const Block& b) { return broadcast_staged(c, b, in(m, c), out(m, c), m.job.count, c.ranks - 1); }, false, false,
      of_the_last},
+    {"reduce_scatter_direct",
+     [](Machine& m, const Comm& c, const Block& b) { return reduce_scatter_direct(c, b, shared_in(m, c), out(m, c), m.job.count, Sum{}); }, true, false,
+     reduced_and_scattered},
+    {"all_to_all_direct", [](Machine& m, const Comm& c, const Block& b) { return all_to_all_direct(c, b, in(m, c), shared_out(m, c), m.job.count); }, true,
+     true, exchanged},
+    {"broadcast_direct",
+     [](Machine& m, const Comm& c, const Block& b) { return broadcast_direct(c, b, in(m, c), shared_out(m, c), m.job.count, c.ranks - 1); }, false, false,
+     of_the_last},
+    {"all_reduce_ring", [](Machine& m, const Comm& c, const Block& b) { return all_reduce_ring(c, b, shared_in(m, c), shared_out(m, c), m.job.count, Sum{}); },
+     false, false, all_reduced},
+    {"all_reduce_ll one_shot",
+     [](Machine& m, const Comm& c, const Block& b) { return all_reduce_packets(c, b, Form::ll, in(m, c), out(m, c), m.job.count, Sum{}); }, false, false,
+     all_reduced},
+    {"all_reduce_ll128 one_shot",
+     [](Machine& m, const Comm& c, const Block& b) { return all_reduce_packets(c, b, Form::ll128, in(m, c), out(m, c), m.job.count, Sum{}); }, false, false,
+     all_reduced},
+    {"all_reduce_packets in place one_shot",
+     [](Machine& m, const Comm& c, const Block& b) {
+       const Share part = share_of(m.job.count, b.blocks, b.block, Vector<float>::kElements);
+       copy(b, out(m, c) + part.first, in(m, c) + part.first, part.size());
+       b.sync();
+       return all_reduce_packets(c, b, Form::ll, static_cast<const float*>(out(m, c)), out(m, c), m.job.count, Sum{});
+     },
+     false, false, all_reduced},
+    {"all_gather_multimem whole vectors",
+     [](Machine& m, const Comm& c, const Block& b) { return all_gather_multimem(c, b, in(m, c), MulticastPtr<float>(shared_out(m, c), c.ranks, nullptr), m.job.count); },
+     false, true, all_gathered},
+    {"all_reduce_multimem whole vectors",
+     [](Machine& m, const Comm& c, const Block& b) {
+       const Share part = share_of(m.job.count, b.blocks, b.block, Vector<float>::kElements);
+       copy(b, out(m, c) + part.first, in(m, c) + part.first, part.size());
+       m.world.next_launch();  // the kernel works in place, and shares the vector out otherwise
+       return all_reduce_multimem(c, b, MulticastPtr<float>(shared_out(m, c), c.ranks, nullptr), m.job.count, Sum{});
+     },
+     false, false, all_reduced},
 };
 
 void kernels_are_right_on_every_seed(std::uint32_t seeds) {
   std::uint64_t primitives = 0, schedules = 0;
   for (const Collective& collective : kCollectives) {
     const bool one_piece = std::string(collective.name).ends_with("one_shot");
+    const bool whole_vectors = std::string(collective.name).ends_with("whole vectors");
     for (std::uint32_t ranks = 2; ranks <= 4; ++ranks)
       for (std::uint32_t seed = 0; seed < seeds; ++seed) {
         sim::SeededChooser chooser(seed);
-        const std::size_t count = 1 + seed % 53;
-        const std::size_t slot = one_piece ? (count * 4 / 64 + 1) * 64 : 64;
+        const std::size_t count = whole_vectors ? 4 * (1 + seed % 13) : 1 + seed % 53;
+        const std::size_t slot = one_piece ? (count * 8 / 64 + 2) * 64 : 64;  // packets take twice the bytes
         const sim::Options options{.ranks = ranks, .blocks = 1 + seed % 2, .threads = 1 + seed % 3};
-        const std::string wrong = run({options, collective, count, slot, seed % 5 == 4}, chooser, &primitives);
+        const std::string wrong = run({options, collective, count, slot, !whole_vectors && seed % 5 == 4}, chooser, &primitives);
         if (!wrong.empty()) std::cerr << collective.name << " ranks " << ranks << " seed " << seed << ": " << wrong << '\n';
         CHECK(wrong.empty());
         if (!wrong.empty()) return;

@@ -8,9 +8,12 @@ import pytest
 
 from busbw.collectives.schedule_json import from_json
 
+FAST = ("--time-limit", "0")
+"""Ranked by the model: a second less each."""
+
 
 def test_the_page_shows_bound_and_candidates(busbw, golden):
-    ran = busbw("design", "all-gather", "--cluster", "dgx-h100", "--nodes", "8", "--bytes", "1GiB")
+    ran = busbw("design", "all-gather", "--cluster", "dgx-h100", "--nodes", "4", "--bytes", "64MiB")
     assert ran.status == 0
     golden("design_all_gather.txt", ran.out)
 
@@ -31,7 +34,7 @@ def test_json_file_and_drawing_are_of_the_winner(busbw, tmp_path):
 def test_the_first_step_of_a_library_schedule_is_drawn(busbw, tmp_path):
     """At 8 bytes to all, sending at once is best."""
     svg = tmp_path / "best.svg"
-    busbw("design", "all-to-all", "--cluster", "dgx-h100", "--objective", "latency", "--draw", svg)
+    busbw("design", "all-to-all", "--cluster", "dgx-h100", "--objective", "latency", "--draw", svg, *FAST)
     assert "first of 1 step" in svg.read_text()
 
 
@@ -39,7 +42,7 @@ def test_the_winners_file_is_bound_to_the_cluster_and_can_be_verified(busbw, tmp
     """Two nodes of 8: a schedule of the library with axes of its own is written with their sizes, and with the root that was asked for."""
     out = tmp_path / "best.json"
     for arguments in (("all-reduce", "--nodes", "2"), ("broadcast", "--objective", "latency", "--root", "3")):
-        busbw("design", *arguments, "--cluster", "dgx-h100", "--out", out)
+        busbw("design", *arguments, "--cluster", "dgx-h100", "--out", out, *FAST)
         ran = busbw("verify", out)
         assert ran.status == 0 and "schedule legal" in ran.out and "plan legal" in ran.out
     assert from_json(out.read_text()).bind().root == 3
@@ -48,20 +51,34 @@ def test_the_winners_file_is_bound_to_the_cluster_and_can_be_verified(busbw, tmp
 def test_the_winner_is_written_as_a_plan_by_ending_or_word(busbw, tmp_path):
     """The same formats as of convert; what a target can't say is named."""
     plan, goal, xml = tmp_path / "best.json", tmp_path / "best.goal", tmp_path / "best.xml"
-    assert busbw("design", "all-reduce", "--cluster", "dgx-h100", "--out", xml, "--target", "msccl").status == 0
+    how = ("all-reduce", "--cluster", "dgx-h100", "--bytes", "64KiB", *FAST)
+    ran = busbw("design", *how[:4], "1GiB", *FAST, "--out", xml, "--target", "msccl")
+    assert ran.status == 0 and "NCCL NVLS Simple (its choice) is not written" in ran.err
     assert busbw("verify", xml, "--target", "msccl").status == 0
-    assert busbw("design", "all-reduce", "--cluster", "dgx-h100", "--out", plan, "--to", "busbw-json").status == 0
+    assert busbw("design", *how, "--out", plan, "--to", "busbw-json").status == 0
     assert json.loads(plan.read_text())["format"] == "busbw-plan"
-    assert busbw("design", "all-reduce", "--cluster", "dgx-h100", "--out", goal).status == 0
+    assert busbw("design", *how, "--out", goal, "--switches", "none").status == 0
     assert goal.read_text().startswith("num_ranks 8\n")
-    ran = busbw(
-        "design", "all-reduce", "--cluster", "dgx-h100", "--out", tmp_path / "x.json", "--target", "mscclpp-0.10"
+    assert busbw("design", *how, "--out", plan, "--to", "mscclpp", "--switches", "none").status == 0
+    assert "memory" in plan.read_text() and busbw("verify", plan).status == 0
+    assert "give --out FILE" in busbw("design", *how, "--to", "goal").err
+    assert "there are msccl-xml" in busbw("design", *how, "--out", plan, "--to", "x").err
+
+
+def test_switches_that_add_have_a_bound_of_their_own(busbw):
+    """One DGX H100, 1 GiB: 14 vectors into 8 GPUs of 450 GB/s, or one vector over a port; NVLS sends 9/8 of it, so it beats the first alone."""
+    ran = busbw("design", "all-reduce", "--cluster", "dgx-h100", "--bytes", "1GiB", "--json", *FAST)
+    answer = json.loads(ran.out)
+    (nvls,) = (one for one in answer["candidates"] if one["name"].startswith("NCCL NVLS "))
+    bound = answer["bound"]
+    assert bound["rates_s"] == pytest.approx(2 * 7 / 8 * 2**30 / 450e9)
+    assert bound["switches_s"] == pytest.approx(2**30 / 450e9)
+    assert (nvls["in_network"], nvls["timed_by"]) == (True, "prediction")
+    assert nvls["over_bound"] == pytest.approx(1 / 8, abs=0.01)
+    without = json.loads(
+        busbw("design", "all-reduce", "--cluster", "dgx-h100", "--switches", "none", "--json", *FAST).out
     )
-    assert ran.status == 2 and "mscclpp-0.10 can't say SEND" in ran.err and not (tmp_path / "x.json").exists()
-    assert "give --out FILE" in busbw("design", "all-reduce", "--cluster", "dgx-h100", "--to", "goal").err
-    assert (
-        "there are msccl-xml" in busbw("design", "all-reduce", "--cluster", "dgx-h100", "--out", plan, "--to", "x").err
-    )
+    assert without["bound"]["switches_s"] is None and not any(one["in_network"] for one in without["candidates"])
 
 
 @pytest.mark.parametrize(
@@ -70,10 +87,11 @@ def test_the_winner_is_written_as_a_plan_by_ending_or_word(busbw, tmp_path):
         (("barrier", "--cluster", "dgx-h100"), "all-reduce"),
         (("all-reduce", "--cluster", "dgx-h100", "--objective", "fast"), "at-size"),
         (("all-reduce", "--cluster", "dgx-h100", "--bytes", "8:64:2"), "one size"),
+        (("all-reduce", "--cluster", "dgx-h100", "--switches", "all"), "nvls, sharp, none"),
         (("all-reduce", "--cluster", "dgx-h100", "--nodes", "0"), "at least one node"),
         (("all-reduce", "--cluster", "gh200"), "one GPU"),
         (("broadcast", "--cluster", "dgx-h100", "--root", "8"), "0 to 7"),
-        (("all-reduce", "--cluster", "dgx-h100", "--nodes", "100000"), "take larger switches"),
+        (("all-reduce", "--cluster", "dgx-h100", "--nodes", "1000000"), "take larger switches"),
     ],
 )
 def test_wrong_words_are_one_error_each(busbw, arguments, said):

@@ -63,13 +63,14 @@ def test_a_plan_goes_from_format_to_format(busbw, ring, tmp_path):
         assert ran.status == 2 and said in ran.err
 
 
-def test_what_the_target_cannot_say_is_named_and_nothing_is_written(busbw, ring, tmp_path):
-    ran = busbw("convert", ring, tmp_path / "plan.json", "--target", "mscclpp-0.10")
-    assert ran.status == 2 and not (tmp_path / "plan.json").exists()
-    assert "target-cannot-say: mscclpp-0.10 can't say SEND" in ran.err
-    assert (
-        ran.err.count("target-cannot-say") == 8 and "and 2 more" in ran.err
-    )  # 3 words on each of 3 ranks, and their order
+def test_sends_become_puts_for_mscclpp_which_xml_cannot_say(busbw, ring, tmp_path):
+    plan = tmp_path / "plan.json"
+    assert busbw("convert", ring, plan, "--to", "mscclpp", "--ranks-per-node", "2").status == 0
+    assert '"port"' in plan.read_text() and busbw("verify", plan).status == 0
+    ran = busbw("convert", plan, tmp_path / "plan.xml", "--target", "rccl")
+    assert ran.status == 2 and not (tmp_path / "plan.xml").exists()
+    assert "target-cannot-say: rccl can't say PUT" in ran.err
+    assert ran.err.count("target-cannot-say") == 8 and "more" in ran.err.splitlines()[-1]
 
 
 def test_a_plan_is_summed_up_and_drawn(busbw, ring, tmp_path):

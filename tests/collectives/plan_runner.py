@@ -32,7 +32,8 @@ def run_plan(plan: Plan, inputs: np.ndarray, slots: int = 1) -> np.ndarray:
                 given = out
         memory.append({Buffer.INPUT: given, Buffer.OUTPUT: out, Buffer.SCRATCH: np.full(rank.scratch_chunks, np.nan)})
     fifos: dict[tuple[int, int, int], deque] = {}
-    signals: dict[tuple[int, int], int] = {}
+    signals: dict[tuple[int, ...], int] = {}
+    semaphores = {(r, s): value for r, rank in enumerate(ranks) for s, value in enumerate(rank.semaphores)}
     flags = {(r, b): 0 for r, rank in enumerate(ranks) for b in range(len(rank.blocks))}
     blocks = [(r, b, *_operations(rank.rows(b))) for r, rank in enumerate(ranks) for b in range(len(rank.blocks))]
     places = dict.fromkeys([(r, b) for r, b, *_ in blocks], 0)
@@ -46,6 +47,11 @@ def run_plan(plan: Plan, inputs: np.ndarray, slots: int = 1) -> np.ndarray:
     def place(r: int, row: np.void, side: str) -> slice:
         assert 0 <= row[side] <= row[side] + row["count"] <= len(memory[r][Buffer(row[f"{side}_buffer"])]), row
         return slice(row[side], row[side] + row["count"])
+
+    def way(r: int, row: np.void, out: bool) -> tuple[int, ...]:
+        c = ranks[r].connections[row["via"]]
+        ends = (r, int(c["peer"])) if out else (int(c["peer"]), r)
+        return (int(c["kind"]), int(c["channel"]), *ends)
 
     def attempt(r: int, b: int, rows: list[np.void]) -> bool:
         row, op, mine = rows[0], Op(rows[0]["op"]), memory[r]
@@ -66,17 +72,38 @@ def run_plan(plan: Plan, inputs: np.ndarray, slots: int = 1) -> np.ndarray:
         elif op is Op.COPY:
             mine[Buffer(row["dst_buffer"])][place(r, row, "dst")] = mine[Buffer(row["src_buffer"])][place(r, row, "src")].copy()  # fmt: skip
         elif op is Op.REDUCE:
-            mine[Buffer(row["dst_buffer"])][place(r, row, "dst")] = sum(mine[Buffer(x["src_buffer"])][place(r, x, "src")] for x in rows)  # fmt: skip
+            value = sum(
+                mine[Buffer(x["src_buffer"])][place(r, x, "src")] for x in rows if x["src_buffer"] != Buffer.NONE
+            )
+            for x in rows:
+                if x["dst_buffer"] != Buffer.NONE:
+                    owner = r if x["via"] < 0 else int(ranks[r].connections[x["via"]]["peer"])
+                    memory[owner][Buffer(x["dst_buffer"])][place(owner, x, "dst")] = value
+        elif op in (Op.PUT, Op.PUT_SIGNAL_FLUSH):
+            for x in rows:
+                peer = int(ranks[r].connections[x["via"]]["peer"])
+                memory[peer][Buffer(x["dst_buffer"])][place(peer, x, "dst")] = mine[Buffer(x["src_buffer"])][place(r, x, "src")]  # fmt: skip
+                if op is Op.PUT_SIGNAL_FLUSH:
+                    signals[way(r, x, True)] = signals.get(way(r, x, True), 0) + 1
         elif op is Op.SIGNAL:
             for x in rows:
-                pair = (r, int(ranks[r].connections[x["via"]]["peer"]))
-                signals[pair] = signals.get(pair, 0) + 1
+                signals[way(r, x, True)] = signals.get(way(r, x, True), 0) + 1
         elif op is Op.WAIT:
-            pairs = [(int(ranks[r].connections[x["via"]]["peer"]), r) for x in rows]
-            if any(not signals.get(pair) for pair in pairs):
+            ways = [way(r, x, False) for x in rows]
+            if any(not signals.get(one) for one in ways):
                 return False
-            for pair in pairs:
-                signals[pair] -= 1
+            for one in ways:
+                signals[one] -= 1
+        elif op is Op.SYNC:
+            return True
+        elif op is Op.RELEASE:
+            for x in rows:
+                semaphores[r, int(x["via"])] += 1
+        elif op is Op.ACQUIRE:
+            if any(not semaphores[r, int(x["via"])] for x in rows):
+                return False
+            for x in rows:
+                semaphores[r, int(x["via"])] -= 1
         elif op is Op.FLAG_SET:
             flags[r, b] += 1
         elif op is Op.FLAG_WAIT:

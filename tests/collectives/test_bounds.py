@@ -225,6 +225,29 @@ def test_all_reduce_with_switches_that_reduce_is_one_vector_over_a_port():
     assert time_bound(star(8, 300), "all_reduce", 300, in_network=True).time_s == 1
 
 
+def test_switches_that_add_inside_nodes_leave_the_way_between_nodes_as_it_is():
+    """8 nodes of 8 whose NVSwitches add: 14 vectors between nodes, 400 into each; 4 of 2 GPUs: one vector out of a GPU, 4, takes longer than 6 into 4 nodes of 10."""
+    graph = rails(8)
+    nvswitches = range(64, 72)
+    bound = time_bound(graph, "all_reduce", 400, summing=nvswitches)
+    assert bound.time_s == 2 * Fraction(7, 8)
+    small = rails(4, 2, scale_up=3, nic=1)
+    assert time_bound(small, "all_reduce", 8, summing=range(8, 12)).time_s == max(Fraction(8, 2), 8 * Fraction(6, 8))
+    assert time_bound(small, "all_reduce", 8).time_s >= time_bound(small, "all_reduce", 8, summing=range(8, 12)).time_s
+
+
+def test_adding_switches_change_no_other_bound():
+    """What a GPU must get or give passes its links whoever copies or adds."""
+    graph = rails(4)
+    for collective in ("all_gather", "reduce_scatter", "broadcast", "reduce"):
+        assert time_bound(graph, collective, 4096, in_network=True) == time_bound(graph, collective, 4096)
+
+
+def test_groups_by_rate_bound_all_reduce_where_the_tightest_cut_is_no_node():
+    """36 nodes of 8 rails of 50: 70 vectors into 36 nodes of 400 take longer than 574 into 288 GPUs of 500."""
+    assert time_bound(rails(36), "all_reduce", 400).time_s == Fraction(70, 36)
+
+
 def test_all_reduce_of_three_in_a_line_takes_one_vector_a_link():
     """Reduce to the middle and back, pipelined, takes M / b; the sum of both bounds would say 4 M / 3 b."""
     bound = time_bound(CapacityGraph.of_edges(3, [*both(0, 1, 1), *both(1, 2, 1)]), "all_reduce", 3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -10,6 +11,7 @@ from benchmarks.design.fuzz import fuzz, seeds_of_every_format
 from benchmarks.design.mutants import library_plans
 from benchmarks.design.one_sided import group_plan, one_sided_plan, packet_plan, sliced_plan
 
+from busbw.collectives.algorithms import direct_all_gather
 from busbw.collectives.blocks import split_blocks
 from busbw.collectives.exchange import TARGETS, read_plan, target_named, write_plan
 from busbw.collectives.exchange.busbw_json import read_busbw_json, write_busbw_json
@@ -18,6 +20,7 @@ from busbw.collectives.exchange.goal import write_goal
 from busbw.collectives.exchange.msccl_xml import lint_text, read_msccl_xml, write_msccl_xml
 from busbw.collectives.exchange.mscclpp_json import read_mscclpp_json, write_mscclpp_json
 from busbw.collectives.legality import row_in_words, verify_plan
+from busbw.collectives.lowering import plan_of
 from busbw.collectives.plan import Buffer, ConnectionKind, Op, Plan, RankBuilder, RankPlan, Span, held_plan
 from busbw.errors import InputError
 
@@ -150,6 +153,33 @@ def test_reduce_scatter_is_spelt_in_two_ways():
     with pytest.raises(InputError, match="is refused by rccl"):
         text = write_msccl_xml(plan, TARGETS["msccl"])[0]
         raise InputError("; ".join(str(one) for one in lint_text(text, "x", TARGETS["rccl"])))
+
+
+def test_a_file_is_read_back_as_the_runtime_for_which_it_was_written():
+    """Only RCCL needs outofplace; msccl alone reads nthreads, reduce_scatter and custom (ROCm/rccl, microsoft/msccl, src/.../xml.cc)."""
+    for name, plan in library_plans(2):
+        for target in ("msccl", "rccl"):
+            text, violations = write_msccl_xml(plan, TARGETS[target])
+            if not violations:
+                assert read_msccl_xml(text, name)[1].name == target, name
+    threads = replace(xml_plan(), threads_per_block=256)
+    assert read_msccl_xml(write_msccl_xml(threads, TARGETS["msccl"])[0], "x")[1].name == "msccl"
+
+
+def test_a_plan_nested_too_deep_is_no_plan():
+    deep = "<algo>" + "<a>" * 70 + "</a>" * 70 + "</algo>"
+    with pytest.raises(InputError, match=r"XML nested deeper than 64. This is no plan; pass the right file"):
+        parse_plan(deep.encode(), "deep.xml")
+
+
+def test_more_blocks_than_a_channel_takes_go_to_further_channels():
+    """40 ranks, each sends to all: 39 blocks that send and 39 that receive; a channel takes 32, so at least 3 are needed."""
+    plan = plan_of(direct_all_gather().bind(40))
+    text, violations = write_msccl_xml(plan, TARGETS["msccl"])
+    again = read_msccl_xml(text, "x", "msccl")[0]
+    assert violations == [] and verify_plan(again).legal
+    for rank in again:
+        assert max(Counter(rank.blocks["channel"].tolist()).values()) <= 32
 
 
 def test_limits_of_a_runtime_are_named():

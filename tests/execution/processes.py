@@ -17,7 +17,7 @@ _CONTEXT = multiprocessing.get_context("fork")  # test modules can't be imported
 
 def _as_rank(body: Callable[..., Any], rank: int, answers: Any, **of: Any) -> None:
     try:
-        answers.put((rank, body(Communicator(rank, **of)), None))
+        answers.put((rank, body(Communicator(rank=rank, **of)), None))
     except BaseException as error:  # the test reads it
         answers.put((rank, None, f"{type(error).__name__}: {error}\n{traceback.format_exc()}"))
 

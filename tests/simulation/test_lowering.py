@@ -8,7 +8,7 @@ from busbw.collectives.cost import cost
 from busbw.collectives.passes import pipelined
 from busbw.errors import InputError
 from busbw.hardware import find_cluster
-from busbw.hardware.fabrics import LinkRates, SingleSwitch
+from busbw.hardware.fabrics import FatTree, LinkRates, SingleSwitch
 from busbw.simulation import simulate, task_program
 
 B, L = 50e9, 1e-6
@@ -38,12 +38,52 @@ def test_on_one_switch_a_schedule_takes_its_alpha_beta_time(name):
     assert np.array_equal(found.rank_ends_ps(), plain.rank_ends_ps())
 
 
-@pytest.mark.parametrize("name", IN_NETWORK)
-def test_sums_in_the_network_are_refused_by_name(name):
-    """Until switches can add, the answer must not be one without them."""
-    schedule = LIBRARY[name]()
-    with pytest.raises(InputError, match="in the network, which is not simulated yet"):
-        simulate(schedule.bind(*SIZES[len(schedule.axes)]), STAR, size_bytes=1 << 20)
+NVLINK, NVLINK_S = 450e9, 0.6e-6
+"""A way between two GPUs of a DGX H100, through its switches."""
+
+
+@pytest.mark.parametrize(
+    ("name", "time_s"),
+    [
+        ("nvls_all_gather", (1 << 30) / NVLINK + NVLINK_S),
+        ("nvls_reduce_scatter", (1 << 30) / NVLINK + NVLINK_S),
+        ("nvls_all_reduce", 2 * ((1 << 30) / NVLINK + NVLINK_S)),
+        ("multicast_broadcast", (1 << 30) / NVLINK + NVLINK_S),
+        ("sharp_all_reduce", 2 * (1 << 30) / NVLINK + NVLINK_S),
+    ],
+)
+def test_a_tree_in_the_switch_loads_each_link_once(name, time_s):
+    """A multicast store reaches its own GPU, too, and a sum reads its own GPU's part: n shards of an n-th are the whole buffer.
+
+    A sum to all that one GPU asks for comes down to it and goes up again, beside its own part and copy: 2 S on its links.
+    """
+    cluster, _ = find_cluster("dgx-h100", 1)
+    bound = LIBRARY[name]().bind(8)
+    found = simulate(bound, cluster, size_bytes=1 << 30)
+    plain = simulate(bound, cluster, size_bytes=1 << 30, fold=False, fast_forward=False)
+    assert np.array_equal(found.rank_ends_ps(), plain.rank_ends_ps())
+    assert found.time_s == pytest.approx(time_s, rel=1e-6)
+
+
+def test_sums_in_leaves_and_spines_load_each_nic_once_a_direction():
+    """SHARP over 4 leaves of 4: the vector up and the sum down, whatever the number of ranks: S / B and a way's latency."""
+    rates = LinkRates(B, B, 0.0, L)
+    tree = FatTree(16, (4, 4), (1, 4), (1, 1), rates)
+    bound = LIBRARY["sharp_all_reduce"]().bind(16)
+    found = simulate(bound, tree, size_bytes=1 << 30)
+    assert found.time_s == pytest.approx((1 << 30) / B + 4 * L, rel=1e-6)
+    _, load = found.link_bytes()
+    assert (load == 1 << 30).all(), "each link of the tree carries the message once"
+    links = found.link_bytes()[0]
+    inner = 3 + 1  # up to a spine, and from there to the leaf where the tree turns back
+    assert len(links) == 2 * (16 + inner)
+
+
+def test_where_no_switch_adds_sums_in_the_network_are_refused():
+    """Two GPUs on a link of their own: the mesh of MI300X."""
+    graph = find_cluster("mi300x-8", 1)[0]
+    with pytest.raises(InputError, match="no switch there adds or copies"):
+        simulate(LIBRARY["multicast_broadcast"]().bind(8), graph, size_bytes=1 << 20)
 
 
 def test_a_ring_stays_a_loop():

@@ -8,7 +8,15 @@ from busbw.accuracy.curves import curves_of_table, kernel_curves, read_all
 from busbw.accuracy.files import Scorable, read_scorable
 from busbw.accuracy.measured import REFUSALS, MeasuredRow, MeasuredTable, Refusal, read_measured, shipped_reports
 from busbw.accuracy.observed import Observed, ObservedRow, as_measured, observed_tables, situation_said
-from busbw.accuracy.score import Score, ScoredRow, ScoredTable, calibrate, score, score_left_out
+from busbw.accuracy.score import (
+    Score,
+    ScoredRow,
+    ScoredTable,
+    calibrate,
+    left_out_calibrations,
+    score,
+    score_left_out,
+)
 
 __all__ = [
     "REFUSALS",
@@ -27,6 +35,7 @@ __all__ = [
     "calibrate",
     "curves_of_table",
     "kernel_curves",
+    "left_out_calibrations",
     "observed_tables",
     "read_all",
     "read_measured",

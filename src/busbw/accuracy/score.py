@@ -25,7 +25,16 @@ from busbw.prediction import (
 )
 from busbw.prediction.calibration import SIZE_CLASSES
 
-__all__ = ["Score", "ScoredRow", "ScoredTable", "calibrate", "left_out_errors", "score", "score_left_out"]
+__all__ = [
+    "Score",
+    "ScoredRow",
+    "ScoredTable",
+    "calibrate",
+    "left_out_calibrations",
+    "left_out_errors",
+    "score",
+    "score_left_out",
+]
 
 SCHEMA = 1
 _FEWEST_CAMPAIGNS = 2
@@ -175,6 +184,11 @@ def score_left_out(tables: Sequence[MeasuredTable], others: Sequence[Curve] = ()
 
     The intervals of a campaign come from the errors of the other campaigns, each left out of its own fit.
     """
+    return score(tables, left_out_calibrations(tables, others))
+
+
+def left_out_calibrations(tables: Sequence[MeasuredTable], others: Sequence[Curve] = ()) -> dict[str, Calibration]:
+    """By campaign the calibration fitted to all other campaigns, with intervals from theirs."""
     campaigns = sorted({table.campaign for table in tables})
     if len({*campaigns, *(curve.campaign for curve in others)}) < _FEWEST_CAMPAIGNS:
         raise InputError("leaving a campaign out leaves nothing to fit to: pass tables of two campaigns or more.")
@@ -182,11 +196,10 @@ def score_left_out(tables: Sequence[MeasuredTable], others: Sequence[Curve] = ()
     judged = [*tables, *(report for report in shipped_reports() if report.campaign not in campaigns)]
     fitted = cross_validated(curves, sorted({table.campaign for table in judged}))
     errors = left_out_errors(judged, fitted)
-    with_intervals = {
+    return {
         campaign: with_deviations(fitted[campaign], [found for found in errors if found.campaign != campaign])
         for campaign in campaigns
     }
-    return score(tables, with_intervals)
 
 
 def calibrate(tables: Sequence[MeasuredTable], others: Sequence[Curve] = ()) -> Calibration:

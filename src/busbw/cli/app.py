@@ -13,6 +13,7 @@ from typing import Annotated, NoReturn, TextIO
 import typer
 
 from busbw import __version__
+from busbw.cli.compare import compare, history
 from busbw.cli.console import note, problem
 from busbw.cli.demo import demo
 from busbw.cli.design import design
@@ -101,6 +102,8 @@ app.command()(design)
 app.command()(expected)
 simulate.command()(packets)
 app.add_typer(simulate, name="simulate")
+app.command()(compare)
+app.command()(history)
 app.command()(score)
 app.command()(calibrate)
 app.command()(verify)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress
     from rich.table import Table
 
-__all__ = ["BytesRead", "Page", "given_path", "json_text", "note", "print_json", "problem"]
+__all__ = ["BytesRead", "Page", "PointsDone", "given_path", "json_text", "note", "print_json", "problem"]
 
 PIPED_WIDTH = 100
 """Columns for prose where there is no terminal to ask. Lines of files and tables are never broken there."""
@@ -181,5 +181,19 @@ class BytesRead:
         columns = (TextColumn("reading"), BarColumn(), DownloadColumn(binary_units=True), TransferSpeedColumn())
         bar = Progress(*columns, console=Console(file=sys.stderr), transient=True)
         bar.add_task("reading", total=self.total_bytes)
+        bar.start()
+        return bar
+
+
+class PointsDone(BytesRead):
+    """The same for points of a sweep: call with how many more have ended."""
+
+    def _draw(self) -> Progress:
+        from rich.console import Console  # noqa: PLC0415 - help pages do without
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn  # noqa: PLC0415
+
+        columns = (TextColumn("points"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        bar = Progress(*columns, console=Console(file=sys.stderr), transient=True)
+        bar.add_task("points", total=self.total_bytes)
         bar.start()
         return bar

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,6 +12,7 @@ import typer
 from busbw.cli.console import Page, given_path, note, print_json
 from busbw.cli.plans import SCHEDULE, write_as
 from busbw.cli.predictions import pairs_of, sizes_of, three, time_us
+from busbw.errors import InputError
 
 if TYPE_CHECKING:
     from busbw.synthesis import Candidate, Design
@@ -45,6 +47,17 @@ def design(  # noqa: PLR0917 - an option each
             "--set", metavar="FIGURE=VALUE", help="A figure set anew, such as nic.rate=800Gb/s; may be repeated."
         ),
     ] = None,
+    switches: Annotated[
+        str,
+        typer.Option(
+            "--switches",
+            metavar="WHICH",
+            help="Which switches add: nvls (where GPUs have it), sharp (the fabric's, too), none.",
+        ),
+    ] = "nvls",
+    time_limit: Annotated[
+        float, typer.Option("--time-limit", metavar="S", min=0, help="Seconds to simulate candidates for; 0: none is.")
+    ] = 60.0,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -63,16 +76,21 @@ def design(  # noqa: PLR0917 - an option each
     target: Annotated[
         str | None, typer.Option("--target", metavar="NAME", help="The runtime to write --out for, such as msccl.")
     ] = None,
+    in_place: Annotated[
+        bool, typer.Option("--in-place", help="--out as a plan with one buffer for input and output, as NCCL has it.")
+    ] = False,
     draw: Annotated[
         Path | None,
         typer.Option("--draw", parser=given_path, metavar="FILE.svg", help="Draw the best schedule's tree or step."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
 ) -> None:
-    """Find the best schedules for a collective, and how far they are from what none can beat whose switches neither add nor copy.
+    """Find the best schedules for a collective, and how far they are from what none can beat.
 
-    Candidates are the library's algorithms and schedules made for this cluster: trees and ways at the bound of its links.
-    They are ranked by a model of steps and busiest links; it knows neither protocols nor NCCL's limits.
+    Candidates are the library's algorithms, what NCCL can do, and schedules made for this cluster: trees and ways at the bound of its links.
+    They are ranked by time: what NCCL does by `busbw predict`, others by simulating their links, with the same start-ups and shares of links.
+
+    --objective latency ranks at 8 bytes, throughput at 1 TiB, where start-ups count for nothing, at-size at --bytes.
 
     --out writes the best as a schedule if FILE ends in .json, bound to this cluster; else as `busbw convert` would: what the
     target can't say is named.
@@ -87,7 +105,7 @@ def design(  # noqa: PLR0917 - an option each
     from busbw.collectives import collective_named  # noqa: PLC0415 - loads numpy
     from busbw.collectives.bounds import CapacityGraph  # noqa: PLC0415
     from busbw.hardware import find_cluster  # noqa: PLC0415 - reads the catalogue
-    from busbw.synthesis import DESIGNED, OBJECTIVES, message_alpha_s  # noqa: PLC0415
+    from busbw.synthesis import DESIGNED, OBJECTIVES, SWITCHES, message_alpha_s, ranked_on  # noqa: PLC0415
     from busbw.synthesis import design as designed  # noqa: PLC0415
 
     name = collective_named(collective)
@@ -96,6 +114,8 @@ def design(  # noqa: PLR0917 - an option each
         raise typer.BadParameter(f"{collective} is not designed here; these are: {known}.")
     if objective not in OBJECTIVES:
         raise typer.BadParameter(f"--objective {objective}: there is {', '.join(OBJECTIVES)}.")
+    if switches not in SWITCHES:
+        raise typer.BadParameter(f"--switches {switches}: there is {', '.join(SWITCHES)}.")
     sizes = sizes_of([size])
     if len(sizes) != 1:
         raise typer.BadParameter(f"--bytes {size}: one size, such as 256MiB.")
@@ -112,24 +132,34 @@ def design(  # noqa: PLR0917 - an option each
         graph = CapacityGraph.of_cluster(found)
     except ValueError as error:
         raise typer.BadParameter(f"{nodes} x {found.name}: {error}.") from None
-    result = designed(
-        graph,
-        name,
-        sizes[0],
-        alpha_s=message_alpha_s(found),
-        objective=objective,
-        gpus_per_node=found.gpus_per_domain,
-        root=root,
-    )
+    say = progress_note(found.gpus)
+    domain = found.gpus_per_domain if found.gpus % found.gpus_per_domain == 0 else found.node.gpus
+    try:
+        result = designed(
+            graph,
+            name,
+            sizes[0],
+            alpha_s=message_alpha_s(found),
+            near_alpha_s=message_alpha_s(found, near=True),
+            objective=objective,
+            gpus_per_node=domain,
+            root=root,
+            progress=say,
+        )
+    except ValueError as error:
+        raise typer.BadParameter(f"{nodes} x {found.name}: {error}.") from None
     if not result.candidates:
         raise typer.BadParameter(f"{result.ranks} ranks: {result.left_out[0][0]}: {result.left_out[0][1]}.")
-    best = result.candidates[0]
-    if out is None and (to or target):
-        raise typer.BadParameter("--to and --target say how --out is written; give --out FILE.")
+    result = ranked_on(found, graph, result, switches=switches, limit_s=time_limit, progress=say)
+    if result.best is None:
+        raise typer.BadParameter(f"{result.ranks} ranks: no schedule is written out here for so many.")
+    best = result.best
+    if out is None and (to or target or in_place):
+        raise typer.BadParameter("--to, --target and --in-place say how --out is written; give --out FILE.")
     if out is not None:
-        what, text = _written(best, out, to, target, size)
+        best, what, text = _fastest_written(result, out, to, target, size, found.gpus_per_domain, in_place)
         out.write_text(text, encoding="utf-8")
-        note(f"{what}: {out}")
+        note(f"{what}, {best.name}: {out}")
     if draw is not None:
         from busbw.reports import schedule_svg, standalone  # noqa: PLC0415 - takes a second
 
@@ -142,7 +172,37 @@ def design(  # noqa: PLR0917 - an option each
         _print(result, found.name, nodes, objective)
 
 
-def _written(best: Candidate, out: Path, to: str | None, target: str | None, size: str) -> tuple[str, str]:
+_WRITTEN_AT_MOST = 12
+"""Candidates tried for a target that cannot say the fastest."""
+_MANY_RANKS = 64
+"""Ranks from which progress is said; below, an answer takes a second or two."""
+
+
+def progress_note(ranks: int) -> Callable[[str], None] | None:
+    """What is under way, on stderr, where it may take a while."""
+    return note if ranks >= _MANY_RANKS else None
+
+
+def _fastest_written(  # noqa: PLR0917 - an option each
+    result: Design, out: Path, to: str | None, target: str | None, size: str, per_node: int, in_place: bool
+) -> tuple[Candidate, str, str]:
+    """The fastest candidate that has a schedule and that the target can say; what the file holds; its text."""
+    first: InputError | None = None
+    for candidate in result.candidates[:_WRITTEN_AT_MOST]:
+        if candidate.schedule is None:
+            note(f"{candidate.name} is what NCCL does: no schedule to write")
+            continue
+        try:
+            return (candidate, *_written(candidate, out, to, target, size, per_node, in_place))
+        except InputError as error:
+            first = first or error
+            note(f"{candidate.name} is not written: {' '.join(map(str.strip, str(error).splitlines()[:2]))}")
+    raise first or InputError(f"{out}: none of the fastest candidates has a schedule to write.")
+
+
+def _written(  # noqa: PLR0917 - an option each
+    best: Candidate, out: Path, to: str | None, target: str | None, size: str, per_node: int, in_place: bool
+) -> tuple[str, str]:
     """What the file holds, and its text: the schedule with its sizes fixed, or a plan of it."""
     from busbw.collectives.exchange import plan_file_of  # noqa: PLC0415 - loads numpy
     from busbw.collectives.schedule_json import to_json  # noqa: PLC0415
@@ -150,7 +210,8 @@ def _written(best: Candidate, out: Path, to: str | None, target: str | None, siz
     bound = best.bind()
     if to == SCHEDULE or (to is None and target is None and out.suffix == ".json"):
         return "schedule", to_json(replace(bound.schedule, fixed=bound.sizes, params=bound.params)) + "\n"
-    return "plan", write_as(plan_file_of(bound, bound.schedule.name), str(out), to, target, size)
+    file = plan_file_of(bound, bound.schedule.name, in_place=in_place)
+    return "plan", write_as(file, str(out), to, target, size, per_node)
 
 
 def _print(result: Design, cluster: str, nodes: int, objective: str) -> None:
@@ -160,38 +221,54 @@ def _print(result: Design, cluster: str, nodes: int, objective: str) -> None:
     what = format_bytes(result.size_bytes) if objective == "at-size" else objective
     page.line((result.collective.replace("_", "-"), "bold"), f"  {what}  {nodes} x {cluster} = {result.ranks} ranks")
     page.line()
-    if objective == "throughput":
-        page.line(f"bound  {_rate(result.size_bytes / result.bound_s)} GB/s: {result.bound.because}")
-    else:
-        rates, steps = float(result.bound.time_s), result.least_steps * result.alpha_s
-        page.line(f"bound  {time_us(rates)} us: {result.bound.because}")
+    bounds = [("bound  ", result.bound)]
+    if result.switches is not None:
+        bounds.append(("       ", result.switches))
+    for head, bound in bounds:
+        switches = (
+            "" if result.switches is None else "without sums in switches: " if bound is result.bound else "with them: "
+        )
+        if objective == "throughput":
+            page.line(f"{head}{_rate(result.size_bytes / float(bound.time_s))} GB/s {switches}{bound.because}")
+        else:
+            page.line(f"{head}{time_us(float(bound.time_s))} us {switches}{bound.because}")
+    if objective != "throughput":
+        a_step = result.latency_s if result.latency_s is not None else result.alpha_s
+        steps = result.least_steps
         page.line(
-            f"       {time_us(steps)} us: {result.least_steps} step{'s' * (result.least_steps != 1)} of {time_us(result.alpha_s)} us"
+            f"       {time_us(steps * a_step)} us {steps} step{'s' * (steps != 1)} of {time_us(a_step)} us on the links"
         )
     page.line()
     columns = [
-        ("schedule", False), ("from", False), ("steps", True), ("slices", True), ("peers", True),
-        *((("algbw GB/s", True),) if objective == "throughput" else (("time us", True), ("algbw GB/s", True))),
-        ("over the bound", True),
+        ("schedule", False), ("from", False), ("steps", True), ("slices", True), ("channels", True), ("peers", True),
+        ("time us", True), ("algbw GB/s", True), ("by", False), ("links us", True), ("over the bound", True),
     ]  # fmt: skip
-    page.table(columns, (_row(result, candidate, objective) for candidate in result.candidates[:_SHOWN]))
+    page.table(columns, (_row(result, candidate) for candidate in result.candidates[:_SHOWN]))
     hidden = len(result.candidates) - _SHOWN
     if hidden > 0:
         page.line()
         page.line(f"{hidden} slower not shown; --json has all.")
+    together: dict[str, list[str]] = {}
     for name, reason in result.left_out:
-        note(f"left out: {name}: {reason}")
+        together.setdefault(reason, []).append(name)
+    for reason, names in together.items():
+        note(f"left out: {', '.join(names)}: {reason}")
+    for said in result.notes:
+        note(said)
 
 
-def _row(result: Design, candidate: Candidate, objective: str) -> list[str]:
-    rate = _rate(result.size_bytes / candidate.time_s)
+def _row(result: Design, candidate: Candidate) -> list[str]:
     return [
         candidate.name,
         candidate.origin,
         str(candidate.steps),
         str(candidate.parts),
-        str(candidate.peers),
-        *([rate] if objective == "throughput" else [time_us(candidate.time_s), rate]),
+        str(candidate.channels or "-"),
+        str(candidate.peers or "-"),
+        time_us(candidate.time_s),
+        _rate(result.size_bytes / candidate.time_s),
+        candidate.timed_by,
+        "-" if candidate.links_s is None else time_us(candidate.links_s),
         f"{result.gap(candidate):.1%}",
     ]
 
@@ -216,6 +293,8 @@ def _as_json(result: Design, cluster: str, nodes: int, objective: str) -> dict[s
             "least_steps": result.least_steps,
             "because": result.bound.because,
             "is_attained": result.bound.is_attained,
+            "switches_s": None if result.switches is None else result.switches_bound_s,
+            "switches_because": None if result.switches is None else result.switches.because,
         },
         "candidates": [
             {
@@ -224,7 +303,11 @@ def _as_json(result: Design, cluster: str, nodes: int, objective: str) -> dict[s
                 "steps": candidate.steps,
                 "parts": candidate.parts,
                 "peers": candidate.peers,
+                "channels": candidate.channels or None,
                 "time_s": candidate.time_s,
+                "timed_by": candidate.timed_by,
+                "links_s": candidate.links_s,
+                "in_network": candidate.in_network,
                 "over_bound": result.gap(candidate),
                 "trees_per_root": candidate.forest.trees_per_root if candidate.forest is not None else None,
                 "depth": candidate.forest.depth if candidate.forest is not None else None,
@@ -232,4 +315,5 @@ def _as_json(result: Design, cluster: str, nodes: int, objective: str) -> dict[s
             for candidate in result.candidates
         ],
         "left_out": [{"name": name, "reason": reason} for name, reason in result.left_out],
+        "notes": list(result.notes),
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -23,6 +24,8 @@ SCHEDULE = "schedule-json"
 """A schedule in our JSON: what `busbw design` writes, and the other verbs read."""
 _SHOWN = 8
 """Violations of one plan that are printed; JSON has all."""
+_SHORT: dict[str | None, str] = {"msccl": "msccl", "rccl": "rccl", "mscclpp": "mscclpp-0.10", "busbw": "busbw"}
+"""What --to takes beside formats: runtimes, each by the target that is meant."""
 _ENDINGS = {".xml": "msccl-xml", ".goal": "goal", ".json": "busbw-json"}
 
 _Bind = Annotated[
@@ -32,8 +35,21 @@ _Bind = Annotated[
     ),
 ]
 
+_Counts = Annotated[
+    str | None,
+    typer.Option(
+        "--counts",
+        metavar="FILE",
+        help="JSON: what each rank sends to each, a row a rank, for a schedule of all-to-all-v that leaves it open.",
+    ),
+]
 
-def verify(
+_InPlace = Annotated[
+    bool, typer.Option("--in-place", help="A schedule's plan with one buffer for input and output, as NCCL has it.")
+]
+
+
+def verify(  # noqa: PLR0917 - an option each
     files: Annotated[
         list[str], typer.Argument(metavar="FILE...", help="Plans: MSCCL XML, MSCCL++ JSON, ours; or schedules.")
     ],
@@ -41,6 +57,8 @@ def verify(
         str | None, typer.Option("--target", metavar="NAME", help="The runtime that is to read them; guessed if none.")
     ] = None,
     bind: _Bind = None,
+    counts: _Counts = None,
+    in_place: _InPlace = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
 ) -> None:
     """Check whether plans do what their collective promises, as their runtime would read them.
@@ -58,13 +76,13 @@ def verify(
     """  # noqa: D301 - the backspace keeps the lines of the examples apart
     from busbw.collectives.exchange import read_plan  # noqa: PLC0415 - loads numpy
 
-    sizes = _sizes(bind)
+    sizes, table = _sizes(bind), _table(counts)
     told: list[dict[str, Any]] = []
     unread: list[dict[str, str]] = []
     wrong = False
     for file in files:
         try:
-            read = read_plan(given_path(file), target, sizes)
+            read = read_plan(given_path(file), target, sizes, table, in_place=in_place)
             broken = read.verify_schedule()
             verdict = read.verify()
         except InputError as error:
@@ -100,7 +118,18 @@ def convert(  # noqa: PLR0917 - an option each
     size: Annotated[
         str | None, typer.Option("--bytes", metavar="SIZE", help="Size of the call; only goal needs it.")
     ] = None,
+    per_node: Annotated[
+        int | None,
+        typer.Option(
+            "--ranks-per-node",
+            metavar="N",
+            min=1,
+            help="MSCCL++: ranks of other nodes are reached through ports. By the schedule's axis node if none.",
+        ),
+    ] = None,
     bind: _Bind = None,
+    counts: _Counts = None,
+    in_place: _InPlace = False,
 ) -> None:
     """Translate a plan. What the target can't say is named, and nothing is written.
 
@@ -112,23 +141,29 @@ def convert(  # noqa: PLR0917 - an option each
       busbw convert plan.json plan.xml --target rccl
       busbw convert plan.json plan.goal --bytes 1MiB
       busbw convert schedule.json plan.xml --target msccl --bind r=8
+      busbw convert schedule.json plan.json --to mscclpp-json --ranks-per-node 8
     """  # noqa: D301 - the backspace keeps the lines of the examples apart
     from busbw.collectives.exchange import read_plan  # noqa: PLC0415 - loads numpy
 
-    read = read_plan(given_path(source), sizes=_sizes(bind))
+    read = read_plan(given_path(source), sizes=_sizes(bind), counts=_table(counts), in_place=in_place)
     for loss in read.losses:
         note(str(loss))
-    text = write_as(read, output, to, target, size)
+    text = write_as(read, output, to, target, size, per_node)
     given_path(output).write_text(text, encoding="utf-8")
 
 
-def write_as(read: PlanFile, output: str, to: str | None, target: str | None, size: str | None) -> str:
+def write_as(  # noqa: PLR0917 - an option each
+    read: PlanFile, output: str, to: str | None, target: str | None, size: str | None, per_node: int | None = None
+) -> str:
     """The plan as text in the format that --to, --target or OUT's ending mean, read back and verified as its target reads it.
 
     Raises BadParameter for words that mean no format, InputError with all that the target can't say.
     """
-    from busbw.collectives.exchange import FORMATS, target_named, write_plan  # noqa: PLC0415 - loads numpy
+    from busbw.collectives.exchange import FORMATS, target_named, write_file  # noqa: PLC0415 - loads numpy
 
+    if to in _SHORT:
+        target = target or _SHORT[to]
+        to = None
     meant = target_named(target) if target is not None else None
     format_ = to or (meant.format if meant is not None else _ENDINGS.get(Path(output).suffix))
     if format_ not in (*FORMATS, "goal"):
@@ -139,15 +174,20 @@ def write_as(read: PlanFile, output: str, to: str | None, target: str | None, si
     writes_for = meant or (read.target if read.target.format == format_ else target_named(FORMATS[format_]))
     if writes_for.format != format_:
         raise typer.BadParameter(f"{writes_for.name} reads {writes_for.format}, not {format_}.")
-    return write_plan(read.plan, writes_for)
+    text, said = write_file(read, writes_for, per_node)
+    if said:
+        note(f"{output}: {said}")
+    return text
 
 
-def show(
+def show(  # noqa: PLR0917 - an option each
     file: Annotated[str, typer.Argument(metavar="FILE", help="A plan in any format, or a schedule.")],
     svg: Annotated[
         str | None, typer.Option("--svg", metavar="FILE", help="Also draw its rings and trees, a channel a panel.")
     ] = None,
     bind: _Bind = None,
+    counts: _Counts = None,
+    in_place: _InPlace = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
 ) -> None:
     """Say what a plan is: collective, ranks, channels, instructions of a rank, and the shape of each channel.
@@ -159,7 +199,7 @@ def show(
     from busbw.collectives.exchange import read_plan  # noqa: PLC0415 - loads numpy
     from busbw.collectives.shapes import shapes_of  # noqa: PLC0415
 
-    read = read_plan(given_path(file), sizes=_sizes(bind))
+    read = read_plan(given_path(file), sizes=_sizes(bind), counts=_table(counts), in_place=in_place)
     for loss in read.losses:
         note(str(loss))
     shapes = shapes_of(read.plan)
@@ -214,6 +254,14 @@ def _goal(read: PlanFile, size: str | None) -> str:
         size_bytes = parse_size(size)
     except ValueError as error:
         raise typer.BadParameter(f"--bytes {size}: {error}.") from None
+    if read.schedule is not None:  # as it is simulated; a plan does not say any more what may be under way at once
+        from busbw.simulation import task_program  # noqa: PLC0415 - loads numpy
+        from busbw.simulation.formats.goal import write_goal as write_program  # noqa: PLC0415
+
+        try:
+            return "\n".join(write_program(task_program(read.schedule, size_bytes))) + "\n"
+        except ValueError as error:
+            raise InputError(f"{read.path}: GOAL can't say it: {error}") from None
     lines, violations = write_goal(read.plan, size_bytes)
     if violations:
         raise InputError("\n".join(str(one) for one in violations))
@@ -230,6 +278,20 @@ def _sizes(bind: list[str] | None) -> dict[str, int]:
             raise typer.BadParameter(f"--bind {name}={value}: a size is a whole number.")
         found[name] = int(value)
     return found
+
+
+def _table(counts: str | None) -> Any:
+    """--counts as a square table. Raises BadParameter for a file that holds none."""
+    if counts is None:
+        return None
+    from busbw.collectives.counts import checked_counts  # noqa: PLC0415 - loads numpy
+
+    try:
+        return checked_counts(json.loads(given_path(counts).read_bytes()))
+    except OSError as error:
+        raise typer.BadParameter(f"--counts {counts}: {error.strerror}.") from None
+    except (ValueError, RecursionError) as error:
+        raise typer.BadParameter(f"--counts {counts}: {str(error)[:200]}.") from None
 
 
 def _to_json(read: PlanFile, verdict: Verdict, broken: tuple[Violation, ...]) -> dict[str, Any]:

@@ -36,7 +36,7 @@ class QueryCommand(typer.core.TyperCommand):
 
         listed = [(table, ", ".join(schema.names)) for table, schema in sorted(SCHEMAS.items())]
         with formatter.section("Tables"):
-            formatter.write_dl([*listed, ("runs", "run_id, artefact, path")])
+            formatter.write_dl([*listed, ("runs", "run_id, artefact, path, created_ns")])
 
 
 def query(

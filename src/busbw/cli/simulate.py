@@ -10,12 +10,23 @@ import typer
 
 from busbw.cli.console import Page, given_path, note, print_json
 from busbw.cli.predictions import pairs_of, rate, sizes_of, time_us
+from busbw.cli.simulate_points import (
+    Teller,
+    described,
+    exposed,
+    names_of,
+    nodes_of,
+    rows_of_points,
+    run_points,
+    say_notes,
+)
 from busbw.errors import InputError
 
 if TYPE_CHECKING:
     from busbw.collectives import BoundSchedule
+    from busbw.collectives.plan import Plan
     from busbw.hardware import Cluster
-    from busbw.simulation import Cause, Conditions, Limits, TaskGraph, Timeline
+    from busbw.simulation import Conditions, Limits, Timeline
 
 __all__ = ["simulate"]
 
@@ -31,6 +42,9 @@ _TWO_LEVELS = {
     "all_reduce": "hierarchical_all_reduce", "all_gather": "hierarchical_all_gather", "reduce_scatter": "hierarchical_reduce_scatter",
     "broadcast": "hierarchical_broadcast", "reduce": "hierarchical_reduce",
 }  # fmt: skip
+_LARGE = {"all_reduce": "hierarchical_all_reduce_trees"}
+_MOST_RING_NODES = 4096
+"""Up to which nodes make a ring unless told otherwise. A guess: its steps grow with nodes, and NCCL, too, takes trees there."""
 _SHARES_SHOWN = 6
 
 simulate = typer.Typer(help="Simulate a collective or a task graph on a cluster, event by event.", no_args_is_help=True)
@@ -40,6 +54,12 @@ _ClusterOption = Annotated[
     typer.Option("--cluster", metavar="NAME|FILE", help="A node of `busbw hardware`, or a file that describes one."),
 ]
 _Nodes = Annotated[int, typer.Option("--nodes", metavar="N", min=1, help="Number of nodes (hosts).")]
+_SeveralNodes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--nodes", metavar="N|FROM:TO:FACTOR", help="Numbers of nodes (hosts), 1 if not given; may be repeated."
+    ),
+]
 _WhatIf = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="FIGURE=VALUE", help="A figure set anew, such as nic.rate=800Gb/s; may be repeated."),
@@ -81,6 +101,23 @@ _Perfetto = Annotated[
     Path | None,
     typer.Option("--perfetto", parser=given_path, metavar="FILE.json", help="Write the tasks for ui.perfetto.dev."),
 ]
+_Store = Annotated[
+    Path | None,
+    typer.Option(
+        "--store",
+        parser=given_path,
+        metavar="DIR",
+        help="Keep each point as it ends; points that are kept are not run again.",
+    ),
+]
+_Engine = Annotated[
+    str,
+    typer.Option(
+        "--engine",
+        metavar="WHERE",
+        help="Where points run: here, local[:N], dask://HOST:PORT, ray://HOST:PORT, mpi; auto: here, then local.",
+    ),
+]
 _Json = Annotated[bool, typer.Option("--json", help="Print as JSON.")]
 
 
@@ -95,11 +132,14 @@ def collective(
         ),
     ] = None,
     cluster: _ClusterOption,
-    nodes: _Nodes = 1,
+    nodes: _SeveralNodes = None,
     schedule: Annotated[
         Path | None,
         typer.Option(
-            "--schedule", parser=given_path, metavar="FILE.json", help="A schedule, as `busbw design` writes."
+            "--schedule",
+            parser=given_path,
+            metavar="FILE",
+            help="A schedule, as `busbw design` writes, or a plan: MSCCL XML, MSCCL++, ours. Plans run with NCCL's slots and slices.",
         ),
     ] = None,
     algorithm: Annotated[
@@ -123,6 +163,8 @@ def collective(
     time_limit: _TimeLimit = None,
     memory_limit: _MemoryLimit = None,
     perfetto: _Perfetto = None,
+    store: _Store = None,
+    engine: _Engine = "auto",
     as_json: _Json = False,
 ) -> int:
     """Simulate a collective: time, what the critical path is made of, and what each fault costs.
@@ -137,48 +179,92 @@ def collective(
       busbw simulate collective all-reduce --cluster dgx-h100 --nodes 16 --bytes 1GiB --straggler 5=0.8
       busbw simulate collective --schedule best.json --cluster dgx-h100 --nodes 4
     """  # noqa: D301 - the backspace keeps the lines of the examples apart
-    found = _cluster(cluster, nodes, what_if)
-    if found.gpus < 2:
-        raise typer.BadParameter(f"{nodes} x {found.name} is one GPU, which has nobody to talk to.")
+    from busbw.simulation import MOST_POINTS, Point  # noqa: PLC0415
+
     if kind is None and schedule is None:
         raise typer.BadParameter("what is simulated? Give a COLLECTIVE, or --schedule FILE.json.")
     if schedule is not None and algorithm is not None:
         raise typer.BadParameter("--schedule is an algorithm already; leave --algorithm out.")
-    bound = _from_file(schedule, kind, found) if schedule is not None else _schedule(kind or "", algorithm, found)
-    if bound.schedule.kind == "barrier":
+    wanted: list[tuple[Cluster, BoundSchedule | Plan]] = []
+    for count in nodes_of(nodes or ["1"]):
+        found = _cluster(cluster, count, what_if)
+        if found.gpus < 2:
+            raise typer.BadParameter(f"{count} x {found.name} is one GPU, which has nobody to talk to.")
+        made = _from_file(schedule, kind, found) if schedule is not None else _schedule(kind or "", algorithm, found)
+        wanted.append((found, made))
+    found, bound = wanted[0]
+    kind, name = names_of(bound)
+    if kind == "barrier":
         if sizes:
             raise typer.BadParameter("--bytes: a barrier moves no data.")
         sizes = ["0"]
+    elif 0 in sizes_of(sizes or []):
+        raise typer.BadParameter(
+            "--bytes: 0 bytes: sizes are 1 to 2^60-1; NCCL returns at once from a call that moves nothing."
+        )
     conditions = _conditions(fail_link, degrade_link, straggler, speed_spread)
     limits = _limits(time_limit, memory_limit)
-    rows, status = [], 0
-    for size in sizes_of(sizes or ["1GiB"]):
-        runs = [_run(bound, found, size, conditions, seed, routing, fold, limits) for seed in range(seeds)]
-        blame = _causes(bound, found, size, conditions, runs[0], routing, limits)
-        rows.append(_row(bound, size, runs, blame))
-        status = max(status, *(2 if run.stopped else 0 for run in runs))
-        if perfetto is not None:
-            note(f"{_write(perfetto, runs[0])} tasks written to {perfetto}")
-            perfetto = None
-    if as_json:
-        head = {"schema": SCHEMA, "collective": bound.schedule.kind, "algorithm": bound.schedule.name}
-        print_json({**head, "cluster": found.name, "nodes": nodes, "ranks": bound.ranks, "rows": rows})
-    else:
-        _print(
-            f"{bound.schedule.kind.replace('_', '-')}",
-            f"  {bound.schedule.name}, {nodes} x {found.name} = {bound.ranks} ranks",
-            rows,
+    asked: dict[str, Any] = {
+        "collective": kind, "algorithm": algorithm, "routing": routing, "fail_link": fail_link, "degrade_link": degrade_link,
+        "straggler": straggler, "speed_spread": speed_spread, "fold": fold,
+    }  # fmt: skip
+    swept = sizes_of(sizes or ["1GiB"])
+    if len(wanted) * len(swept) * seeds > MOST_POINTS:
+        raise typer.BadParameter(
+            f"{len(wanted) * len(swept) * seeds:,} points of nodes, sizes and seeds; {MOST_POINTS:,} are run at most."
         )
-    return status
+    told = [(on, what, {**asked, **described(what, on, schedule)}) for on, what in wanted]
+    points = [
+        Point(
+            what, on, size, conditions, routing, seed, fold, limits, with_causes=seed == 0 and not conditions.none,
+            given={**said, "size_bytes": size, "seed": seed},
+        )
+        for on, what, said in told
+        for size in swept
+        for seed in range(seeds)
+    ]  # fmt: skip
+    outcomes = run_points(points, engine, store)
+    if perfetto is not None:
+        note(f"{_write(perfetto, points[0].run())} tasks written to {perfetto}")
+    rows = rows_of_points(points, outcomes)
+    if as_json:
+        head = {"schema": SCHEMA, "collective": kind, "algorithm": name, "cluster": found.name}
+        several = len(wanted) > 1
+        where = {"nodes": None if several else found.nodes, "ranks": None if several else bound.ranks}
+        print_json({**head, **where, "rows": rows})
+    else:
+        at = ", ".join(str(on.nodes) for on, _ in wanted)
+        ranks = ", ".join(str(each.ranks) for _, each in wanted)
+        _print(kind.replace("_", "-"), f"  {name}, {at} x {found.name} = {ranks} ranks", rows)
+    return 0 if len(outcomes) == len(points) and all(outcome.is_whole for outcome in outcomes.values()) else 2
 
 
 @simulate.command()
-def graph(  # noqa: PLR0917 - an option each
+def graph(
+    *,
     file: Annotated[
-        Path, typer.Argument(parser=given_path, metavar="FILE", help="A task graph: our JSON, or GOAL text.")
+        Path,
+        typer.Argument(
+            parser=given_path,
+            metavar="FILE|FOLDER",
+            help="A task graph: our JSON, GOAL text, a Chakra or PyTorch profiler trace; a folder: a trace of each rank.",
+        ),
     ],
     cluster: _ClusterOption,
     nodes: _Nodes = 1,
+    ranks: Annotated[
+        int | None,
+        typer.Option(
+            "--ranks",
+            metavar="N",
+            min=1,
+            help="Ranks of the job; those without a trace do as the first of their group.",
+        ),
+    ] = None,
+    flops: Annotated[
+        float | None,
+        typer.Option("--flops", metavar="PER_S", help="Operations per second, for Chakra nodes that have no duration."),
+    ] = None,
     routing: _Routing = None,
     degrade_link: _Degrade = None,
     straggler: _Straggler = None,
@@ -188,42 +274,48 @@ def graph(  # noqa: PLR0917 - an option each
     perfetto: _Perfetto = None,
     as_json: _Json = False,
 ) -> int:
-    """Simulate a graph of computations and messages.
+    """Simulate a graph of computations, messages and collectives, such as a training step that was traced.
 
+    Computing takes the time that the trace says; messages and collectives what this cluster's links make of them. Communication
+    that computing does not hide is said for the rank that has most of it.
+
+    \b
     Examples:
       busbw simulate graph trace.goal --cluster dgx-h100 --nodes 2
-    """
-    from busbw.simulation import read_graph  # noqa: PLC0415
+      busbw simulate graph chakra/ --cluster dgx-h100 --nodes 2
+      busbw simulate graph rank0.pt.trace.json.gz --cluster dgx-h100 --set nic.rate=800Gb/s
+    """  # noqa: D301 - the backspace keeps the lines of the examples apart
+    from busbw.errors import Losses  # noqa: PLC0415
+    from busbw.simulation import Point, outcome_of, read_graph  # noqa: PLC0415
 
     found = _cluster(cluster, nodes, what_if)
-    tasks = read_graph(file)
-    run = _run(
-        tasks,
-        found,
-        None,
-        _conditions(None, degrade_link, straggler, 0.0),
-        0,
-        routing,
-        True,
-        _limits(time_limit, memory_limit),
-    )
-    row = _row(tasks, None, [run], [])
+    losses = Losses(str(file))
+    tasks = read_graph(file, losses, ranks=ranks, flops_per_s=flops)
+    for line in map(str, losses):
+        note(line)
+    conditions = _conditions(None, degrade_link, straggler, 0.0)
+    point = Point(tasks, found, None, conditions, routing, limits=_limits(time_limit, memory_limit))
+    run = point.run(Teller())
+    outcome = outcome_of(point, run)
+    say_notes(outcome)
+    (row,) = rows_of_points([point], {0: outcome})
+    row["exposed"] = exposed(run)
     if perfetto is not None:
         note(f"{_write(perfetto, run)} tasks written to {perfetto}")
     if as_json:
+        head = {"schema": SCHEMA, "tasks": len(tasks), "ranks": tasks.ranks, "cluster": found.name, "nodes": nodes}
         print_json(
             {
-                "schema": SCHEMA,
-                "tasks": len(tasks),
-                "ranks": tasks.ranks,
-                "cluster": found.name,
-                "nodes": nodes,
+                **head,
                 "rows": [row],
+                "losses": [
+                    {"kind": one.kind, "path": one.path, "detail": one.detail, "count": one.count} for one in losses
+                ],
             }
         )
     else:
         _print("graph", f"  {len(tasks)} tasks of {tasks.ranks} ranks on {nodes} x {found.name}", [row])
-    return 2 if run.stopped else 0
+    return 0 if outcome.is_whole else 2
 
 
 def _cluster(name: str, nodes: int, what_if: list[str] | None) -> Cluster:
@@ -232,19 +324,30 @@ def _cluster(name: str, nodes: int, what_if: list[str] | None) -> Cluster:
     found, losses = find_cluster(name, nodes, pairs_of("--set", what_if or [], "nic.rate=800Gb/s"))
     for line in map(str, losses):
         note(line)
-    if nodes > 1 and found.node.nics > found.node.gpus:
-        note(
-            f"{found.name} has {found.node.nics} NICs for {found.node.gpus} GPUs; of each GPU's one is simulated, so between nodes it is slower than it is."
-        )
     return found
 
 
-def _from_file(path: Path, text: str | None, cluster: Cluster) -> BoundSchedule:
-    """The schedule of a file with the cluster's sizes; it must be for as many ranks as the cluster has GPUs."""
+def _from_file(path: Path, text: str | None, cluster: Cluster) -> BoundSchedule | Plan:
+    """The schedule of a file with the cluster's sizes, or its plan; it must be for as many ranks as the cluster has GPUs."""
     from busbw.collectives import collective_named  # noqa: PLC0415
-    from busbw.collectives.exchange import read_schedule  # noqa: PLC0415
+    from busbw.collectives.exchange import read_plan, read_schedule  # noqa: PLC0415
 
-    schedule = read_schedule(path)
+    try:
+        schedule = read_schedule(path)
+    except InputError:
+        found = read_plan(path)
+        for line in map(str, found.losses):
+            note(line)
+        plan = found.plan
+        if text is not None and collective_named(text) != plan.collective:
+            raise typer.BadParameter(
+                f"{path} is a plan of {plan.collective.replace('_', '-')}, not of {text}."
+            ) from None
+        if plan.ranks != cluster.gpus:
+            raise InputError(
+                f"{path}: {plan.name} is for {plan.ranks} ranks; {cluster.nodes} x {cluster.name} has {cluster.gpus} GPUs"
+            ) from None
+        return plan
     if text is not None and collective_named(text) != schedule.kind:
         raise typer.BadParameter(f"{path} is a schedule of {schedule.kind.replace('_', '-')}, not of {text}.")
     fixed = dict(schedule.fixed)
@@ -279,6 +382,12 @@ def _schedule(text: str, algorithm: str | None, cluster: Cluster) -> BoundSchedu
             f"{text} is no collective that can be simulated; nearest: {nearest}. There is {', '.join(known)}."
         )
     two = cluster.nodes > 1 and cluster.node.gpus > 1
+    if algorithm is None and two and cluster.nodes > _MOST_RING_NODES and kind in _LARGE:
+        algorithm = _LARGE[kind]
+        note(
+            f"{cluster.nodes} nodes: trees between them, because a ring would take {2 * (cluster.nodes - 1):,} steps. "
+            f"--algorithm {_TWO_LEVELS[kind].replace('_', '-')} takes it all the same."
+        )
     name = (algorithm or (_TWO_LEVELS.get(kind) if two else None) or _ONE_LEVEL[kind]).replace("-", "_")
     usable = [each for each, make in LIBRARY.items() if make().kind == kind]
     found = {each.replace("-", "_"): each for each in usable}.get(name)
@@ -353,76 +462,6 @@ def _limits(time_s: float | None, memory: str | None) -> Limits:
         raise typer.BadParameter(f"--memory-limit {memory}: {error}.") from None
 
 
-def _run(  # noqa: PLR0917 - what a run takes
-    what: BoundSchedule | TaskGraph,
-    cluster: Cluster,
-    size_bytes: int | None,
-    conditions: Conditions,
-    seed: int,
-    routing: str | None,
-    fold: bool,
-    limits: Limits,
-) -> Timeline:
-    import dataclasses  # noqa: PLC0415
-
-    from busbw.simulation import simulate as run  # noqa: PLC0415
-
-    one = run(
-        what, cluster, size_bytes=size_bytes, conditions=dataclasses.replace(conditions, seed=seed), routing=routing, seed=seed,
-        fold=fold, limits=limits,
-    )  # fmt: skip
-    if one.stopped:
-        note(
-            f"{one.stopped}: {one.time_s * 1e6:.1f} us were simulated, {one.messages} messages; what follows is what is known"
-        )
-    return one
-
-
-def _causes(  # noqa: PLR0917 - what a run takes
-    bound: BoundSchedule,
-    cluster: Cluster,
-    size_bytes: int,
-    conditions: Conditions,
-    run: Timeline,
-    routing: str | None,
-    limits: Limits,
-) -> list[Cause]:
-    from busbw.simulation import causes  # noqa: PLC0415
-
-    if run.stopped:
-        return []
-    return causes(bound, cluster, conditions, run, size_bytes=size_bytes, routing=routing, limits=limits)
-
-
-def _row(what: Any, size_bytes: int | None, runs: list[Timeline], blame: list[Cause]) -> dict[str, Any]:
-    import numpy as np  # noqa: PLC0415
-
-    from busbw.collectives import bus_factor  # noqa: PLC0415
-    from busbw.errors import InputError  # noqa: PLC0415
-    from busbw.simulation import critical_path  # noqa: PLC0415
-
-    times = np.array([run.time_s for run in runs])
-    time_s = float(np.median(times))
-    row: dict[str, Any] = {
-        "size_bytes": size_bytes,
-        "time_s": time_s,
-        "p99_s": float(np.quantile(times, 0.99)),
-        "seeds": len(runs),
-    }
-    row["stopped"] = runs[0].stopped
-    if size_bytes is not None and time_s > 0 and what.schedule.kind != "barrier":
-        row["algbw_bytes_per_s"] = size_bytes / time_s
-        row["busbw_bytes_per_s"] = size_bytes / time_s * bus_factor(what.schedule.kind, what.ranks)
-    row |= {"messages": runs[0].messages, "ranks_alike": runs[0].folded}
-    try:
-        row["critical_path_s"] = critical_path(runs[0]).shares_s if not runs[0].stopped else {}
-    except InputError as error:
-        note(str(error))
-        row["critical_path_s"] = {}
-    row["causes"] = [{"kind": cause.kind, "name": cause.name, "saves_s": cause.saves_s} for cause in blame]
-    return row
-
-
 def _write(path: Path, run: Timeline) -> int:
     from busbw.reports.perfetto import write_perfetto  # noqa: PLC0415
 
@@ -435,8 +474,12 @@ def _print(what: str, where: str, rows: list[dict[str, Any]]) -> None:
     page = Page()
     page.line((what, "bold"), where)
     page.line()
+    if not rows:
+        return
     many = any(row["seeds"] > 1 for row in rows)
+    swept = len({row["nodes"] for row in rows}) > 1
     columns = [
+        ("nodes", True),
         ("size", True),
         ("time us", True),
         ("p99 us", True),
@@ -445,9 +488,10 @@ def _print(what: str, where: str, rows: list[dict[str, Any]]) -> None:
         ("most of it", False),
     ]
     page.table(
-        [column for column in columns if many or column[0] != "p99 us"],
+        [column for column in columns if {"p99 us": many, "nodes": swept}.get(column[0], True)],
         (
             [
+                *([str(row["nodes"])] if swept else []),
                 format_bytes(row["size_bytes"]) if row["size_bytes"] is not None else "-",
                 time_us(row["time_s"]),
                 *([time_us(row["p99_s"])] if many else []),
@@ -470,6 +514,14 @@ def _print(what: str, where: str, rows: list[dict[str, Any]]) -> None:
         page.table(
             [("us", True), ("share", True), ("on", False)],
             ([time_us(part), f"{part / last['time_s']:.1%}", name] for name, part in shown),
+        )
+    if last.get("exposed"):
+        told = last["exposed"]
+        page.line()
+        page.line(
+            ("communication", "bold"),
+            f"  {told['name']}: {time_us(told['communicating_s'])} us, of which {time_us(told['exposed_s'])} us while nothing computes; "
+            f"it computes {time_us(told['computing_s'])} us",
         )
     if last["causes"]:
         page.line()

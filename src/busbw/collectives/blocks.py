@@ -26,7 +26,7 @@ from busbw.collectives.plan import (
     RankPlan,
 )
 
-__all__ = ["split_blocks"]
+__all__ = ["split_blocks", "spread_channels"]
 
 _FUSED = (Op.RECV_COPY_SEND, Op.RECV_REDUCE_COPY_SEND, Op.RECV_REDUCE_SEND)
 _MOVES = (Op.SEND, Op.RECV, Op.RECV_REDUCE_COPY, *_FUSED, Op.COPY, Op.REDUCE)
@@ -340,3 +340,91 @@ def _lanes_of(block: int, items: list[_Item]) -> list[_Lane]:
             following = pair[item.out if item.out != LOCAL else item.into]
         found.append(following if following is not None else (block, LOCAL, LOCAL))
     return found[::-1]
+
+
+def spread_channels(plan: Plan, most: int) -> Plan:
+    """The plan with connections on further channels, so that no rank has more than `most` blocks on one, as far as that goes.
+
+    Connections that share a block stay on one channel together; two from one rank to another never share one. A plan that keeps to `most` stays as it is.
+    """
+    ranks = list(plan)
+    ends = [[_ends(rank, block) for block in range(len(rank.blocks))] for rank in ranks]
+    crowded = any(
+        max(Counter(_channel(rank, block, met) for block, met in enumerate(blocks)).values(), default=0) > most
+        for rank, blocks in zip(ranks, ends, strict=True)
+    )
+    if not crowded or any(rank.walks["via_step"].any() for rank in ranks):
+        return replace(plan, rank_plan=ranks.__getitem__)
+    together: dict[_Fifo, _Fifo] = {}
+
+    def first(one: _Fifo) -> _Fifo:
+        while together.setdefault(one, one) != one:
+            together[one] = together[together[one]]
+            one = together[one]
+        return one
+
+    for blocks in ends:
+        for met in blocks:
+            for one in met[1:]:
+                together[first(one)] = first(met[0])
+    members: dict[_Fifo, list[_Fifo]] = {}
+    users: dict[_Fifo, list[int]] = {}
+    taken: Counter[tuple[int, int]] = Counter()
+    for rank, blocks in zip(ranks, ends, strict=True):
+        for block, met in enumerate(blocks):
+            if met:
+                users.setdefault(first(met[0]), []).append(rank.rank)
+            else:
+                taken[rank.rank, int(rank.blocks[block]["channel"])] += 1
+    for one in together:
+        members.setdefault(first(one), []).append(one)
+    pairs: set[tuple[int, int, int]] = set()
+    channels: dict[_Fifo, int] = {}
+    for root, fifos in members.items():
+        needed = Counter(users.get(root, ()))
+        channel = 0
+        while any((channel, *one[1:]) in pairs for one in fifos) or any(
+            taken[rank, channel] + n > most for rank, n in needed.items() if n <= most
+        ):
+            channel += 1
+        for one in fifos:
+            channels[one] = channel
+            pairs.add((channel, *one[1:]))
+        taken.update({(rank, channel): n for rank, n in needed.items()})
+    return replace(plan, rank_plan=[_rechannelled(rank, channels) for rank in ranks].__getitem__)
+
+
+_Fifo: TypeAlias = tuple[int, int, int]
+"""(channel, source, destination)."""
+
+
+def _fifo(rank: RankPlan, via: int) -> _Fifo:
+    row = rank.connections[via]
+    ends = (rank.rank, int(row["peer"]))
+    return (int(row["channel"]), *(ends if row["kind"] == ConnectionKind.FIFO_OUT else ends[::-1]))
+
+
+def _ends(rank: RankPlan, block: int) -> list[_Fifo]:
+    """The FIFOs of a block."""
+    vias = {int(row["via"]) for row in rank.rows(block) if _connects(row)}
+    kinds = (ConnectionKind.FIFO_IN, ConnectionKind.FIFO_OUT)
+    return [
+        _fifo(rank, via)
+        for via in sorted(vias)
+        if 0 <= via < len(rank.connections) and rank.connections[via]["kind"] in kinds
+    ]
+
+
+def _channel(rank: RankPlan, block: int, ends: list[_Fifo]) -> int:
+    return ends[0][0] if ends else int(rank.blocks[block]["channel"])
+
+
+def _rechannelled(rank: RankPlan, channels: dict[_Fifo, int]) -> RankPlan:
+    connections, blocks = rank.connections.copy(), rank.blocks.copy()
+    for via in range(len(connections)):
+        if connections[via]["kind"] in (ConnectionKind.FIFO_IN, ConnectionKind.FIFO_OUT):
+            connections["channel"][via] = channels.get(_fifo(rank, via), connections["channel"][via])
+    made = replace(rank, connections=connections)
+    for block in range(len(blocks)):
+        blocks["channel"][block] = _channel(made, block, _ends(made, block))
+    return replace(made, blocks=blocks)

@@ -6,13 +6,15 @@ load ranks equally are counted, not repeated.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
-from busbw.collectives.expansion import REDUCE, expand
+from busbw.collectives.expansion import REDUCE, Moves, expand
 from busbw.collectives.expressions import Expr, const, evaluate, free_names, substitute, var
 from busbw.collectives.inversion import solve
 from busbw.collectives.passes import replaced
@@ -22,6 +24,8 @@ __all__ = ["Cost", "Load", "Round", "cost"]
 
 _DENSE = 20_000_000  # (steps of a pipeline's body) x ranks up to which each of its steps is told exactly
 _WRITTEN = 200_000_000  # rounds x ranks up to which rounds that load ranks differently are counted one by one
+
+_AT_ONCE = 4_000_000  # messages of a loop that are written out at once
 
 FloatArray = NDArray[np.float64]
 
@@ -166,6 +170,10 @@ def _rounds(bound: BoundSchedule, node: Node, known: dict[Expr, Expr]) -> list[R
             once = _rounds(bound, node.body, known | {var(node.var): const(0)})
             if all(load.sent.size == 1 for r in once for load in r.step.values()):
                 return once * count if len(once) > 1 else [Round(r.times * count, r.step) for r in once]
+        if not node.parallel and _single_step(node.body):
+            first = replaced(node.body, known | {var(node.var): const(0)})
+            if _even_step(bound, first) is None and (rounds := _counted_turns(bound, node, known, count)) is not None:
+                return rounds
         if count * bound.ranks > _WRITTEN:
             raise ValueError(
                 f"{bound.schedule.name} with {bound.sizes_text}: {count} rounds that load ranks differently are too many to count"
@@ -226,9 +234,16 @@ def _even_step(bound: BoundSchedule, node: Node) -> Step | None:
         names = {loop.var for loop in loops}
         axis = _link_class(transfer, axes)
         domain = transfer.domain(axes)
-        fixed = (transfer.guard, transfer.source.count, transfer.hops, *(loop.count for loop in loops))
+        fixed = (transfer.hops, *(loop.count for loop in loops))
         if any(free_names(e) for e in fixed) or (not transfer.group and set(domain) != set(axes)):
             return None
+        if any(free_names(e) for e in (transfer.guard, transfer.source.count)):
+            load = _admitted_load(bound, transfer, loops)
+            if load is None:
+                return None
+            if load.sent.any():
+                step[axis] = step[axis] + load if axis in step else load
+            continue
         pieces = 1
         for loop in loops:
             pieces *= max(int(evaluate(loop.count, environment)), 0)
@@ -249,6 +264,37 @@ def _even_step(bound: BoundSchedule, node: Node) -> Step | None:
             return None
         step[axis] = step[axis] + load if axis in step else load
     return step
+
+
+def _admitted_load(bound: BoundSchedule, transfer: Transfer, loops: tuple[Loop, ...]) -> Load | None:
+    """The load of a step whose guard or count depends on its parallel loops, but not on the rank; None where it isn't so by form."""
+    names = {loop.var for loop in loops}
+    if transfer.group or any(free_names(e) - names for e in (transfer.guard, transfer.source.count)):
+        return None
+    if not (_permutes(bound, transfer.src, names) and _permutes(bound, transfer.dst, names)):
+        return None
+    extents = [max(bound.value(loop.count), 0) for loop in loops]
+    if math.prod(extents) > _DENSE:
+        return None
+    values = np.meshgrid(*(np.arange(n, dtype=np.int64) for n in extents), indexing="ij")
+    variables = {loop.var: v.ravel() for loop, v in zip(loops, values, strict=True)}
+    environment = bound.environment.having(**variables)
+    total = math.prod(extents)
+    admitted = np.broadcast_to(evaluate(transfer.guard, environment), total) != 0
+    count = np.where(admitted, np.maximum(evaluate(transfer.source.count, environment), 0), 0)
+    away = np.zeros(total, np.int64)  # which rank each goes to, seen from the one it leaves
+    for (axis, extent), src, dst in zip(bound.sizes, transfer.src, transfer.dst, strict=True):
+        seen = [
+            (evaluate(dst, here) - np.asarray(evaluate(src, here))) % extent
+            for here in (environment.having(**dict.fromkeys(bound.schedule.axes, place)) for place in (0, 1))
+        ]
+        if axis not in names and np.not_equal(*seen).any():
+            return None
+        away = away * extent + seen[0]
+    moved = np.full(1, float(count.sum()))
+    message = np.bincount(np.unique(away, return_inverse=True)[1].ravel(), count).max(initial=0)
+    reduced = moved if transfer.mode is Mode.REDUCE else np.zeros(1)
+    return Load(moved, moved, reduced, float(message), float(bound.value(transfer.hops)))
 
 
 def _group_load(
@@ -291,9 +337,27 @@ def _operations(expr: Expr) -> set[str]:
 def _counted_step(bound: BoundSchedule, node: Node) -> Step:
     """The load of a step, all its moves written out."""
     alone = replace(bound, schedule=replace(bound.schedule, body=node))
-    moves = expand(alone, whole=True)
+    return _load_of(bound, [transfer for transfer, _ in _leaves(node, ())], expand(alone, whole=True))
+
+
+def _counted_turns(bound: BoundSchedule, loop: Loop, known: dict[Expr, Expr], count: int) -> list[Round] | None:
+    """The rounds of a loop of single steps, written out all at once; None where that is much."""
+    bare = replaced(loop, known)
+    if not isinstance(bare, Loop) or count * bound.ranks > _AT_ONCE:
+        return None
+    try:
+        moves = expand(replace(bound, schedule=replace(bound.schedule, body=bare)), whole=True, most=_AT_ONCE)
+    except ValueError:  # too many; told turn by turn, which may be cheaper by form
+        return None
+    leaves = [transfer for transfer, _ in _leaves(bare.body, ())]
+    begin = np.searchsorted(moves.step, np.arange(count + 1))
+    each = (moves.taken(np.arange(a, b)) for a, b in pairwise(begin.tolist()) if b > a)
+    return [Round(1, _load_of(bound, leaves, some)) for some in each]
+
+
+def _load_of(bound: BoundSchedule, leaves: list[Transfer], moves: Moves) -> Step:
+    """The load of the moves of one step."""
     step: dict[str, Load] = {}
-    leaves = [transfer for transfer, _ in _leaves(node, ())]
     for axis in dict.fromkeys(_link_class(t, bound.schedule.axes) for t in leaves):
         which = np.flatnonzero(np.isin(moves.transfer, [i for i, t in enumerate(leaves) if _link_class(t, bound.schedule.axes) == axis]))  # fmt: skip
         some = moves.taken(which)
@@ -301,11 +365,11 @@ def _counted_step(bound: BoundSchedule, node: Node) -> Step:
             continue
         crossing = some.src != some.dst if axis else np.ones(len(some), bool)
         sent, received = np.zeros(bound.ranks), np.zeros(bound.ranks)
-        switched = np.array([bool(leaves[i].group) for i in some.transfer])
+        switched = np.array([bool(leaf.group) for leaf in leaves])[some.transfer]
         plain = np.flatnonzero(crossing & ~switched)
         weight = some.count.astype(float)
-        np.add.at(sent, some.src[plain], weight[plain])
-        np.add.at(received, some.dst[plain], weight[plain])
+        sent += np.bincount(some.src[plain], weight[plain], bound.ranks)
+        received += np.bincount(some.dst[plain], weight[plain], bound.ranks)
         for number, transfer in enumerate(leaves):
             if not transfer.group:
                 continue

@@ -14,8 +14,10 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from busbw.collectives.circulant import received_blocks
+
 __all__ = [
-    "OPERATIONS", "Environment", "Expr", "ExprLike", "IntArray", "Table", "Value", "affine", "as_expr", "ceil_log", "const", "digit", "eq", "evaluate", "floor_log",
+    "OPERATIONS", "Environment", "Expr", "ExprLike", "IntArray", "Table", "Value", "affine", "as_expr", "ceil_log", "circulant_block", "const", "digit", "eq", "evaluate", "floor_log",
     "fold_rank", "free_names", "from_gray", "low_bit", "maximum", "minimum", "ne", "negabinary", "negabinary_digits", "param", "power", "select", "size", "substitute",
     "table", "unfold_rank", "var",
 ]  # fmt: skip
@@ -323,6 +325,15 @@ def unfold_rank(name: ExprLike, ranks: ExprLike) -> Expr:
     return _make("unfold", as_expr(name), as_expr(ranks))
 
 
+def circulant_block(rank: ExprLike, turn: ExprLike, ranks: ExprLike) -> Expr:
+    """The block, within a turn of ceil(log2 p) rounds, that a rank gets in round `turn` of a broadcast over p ranks from rank 0: `busbw.collectives.circulant`.
+
+    >>> [evaluate(circulant_block(v, 0, 4), Environment()) for v in range(4)]
+    [0, 0, -2, -1]
+    """
+    return _make("circulant", as_expr(rank), as_expr(turn), as_expr(ranks))
+
+
 def evaluate(expr: Expr, env: Environment) -> Value:
     """The value in this environment: an integer, or an array if a variable is one (arrays broadcast).
 
@@ -529,6 +540,18 @@ def _from_gray(code: Value) -> Value:
     return code
 
 
+def _circulant(rank: Value, turn: Value, ranks: Value) -> Value:
+    if not _is_array(rank, turn, ranks):
+        blocks = received_blocks(int(ranks))
+        return int(blocks[int(turn) % len(blocks), int(rank) % int(ranks)]) if len(blocks) else 0
+    found = np.zeros(np.broadcast(rank, turn, ranks).shape, np.int64)
+    for many in np.unique(np.asarray(ranks)):
+        blocks = received_blocks(int(many))
+        if len(blocks):
+            found = np.where(np.asarray(ranks) == many, blocks[turn % len(blocks), rank % many], found)
+    return found
+
+
 def _select(condition: Value, a: Value, b: Value) -> Value:
     if not _is_array(condition):
         return a if condition else b
@@ -563,9 +586,13 @@ _FUNCTIONS: dict[str, Callable[..., Value]] = {
     "low_bit": lambda x: x & -x,
     "fold": _fold,
     "unfold": _unfold,
+    "circulant": _circulant,
 }
 
-OPERATIONS = dict.fromkeys(("negabinary", "negabinary_digits", "from_gray", "low_bit"), 1) | {"select": 3}
+OPERATIONS = dict.fromkeys(("negabinary", "negabinary_digits", "from_gray", "low_bit"), 1) | {
+    "select": 3,
+    "circulant": 3,
+}
 OPERATIONS |= {name: 2 for name in _FUNCTIONS if name not in OPERATIONS}
 """The operations and how many arguments each takes."""
 

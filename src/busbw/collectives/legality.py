@@ -35,6 +35,7 @@ from busbw.collectives.schedule import BoundSchedule
 from busbw.errors import InputError
 
 __all__ = [
+    "FIFO_SLOTS",
     "RULES",
     "SCHEDULE_RULES",
     "Rule",
@@ -43,6 +44,7 @@ __all__ = [
     "Violation",
     "aliases",
     "promise_of",
+    "row_in_words",
     "verify_plan",
     "verify_schedule",
 ]
@@ -91,7 +93,7 @@ _IN_PLACE = 2
 _MOST_PIECES = 1 << 27
 """Pieces of memory that are followed, at 16 bytes each: 2 GiB. A guess at what a user's machine spares."""
 _MOST_INSTRUCTIONS = 200_000_000
-_SLOTS = {Protocol.SIMPLE: 2, Protocol.LL: 8, Protocol.LL128: 8, Protocol.ZERO_COPY: 1}
+FIFO_SLOTS = {Protocol.SIMPLE: 2, Protocol.LL: 8, Protocol.LL128: 8, Protocol.ZERO_COPY: 1}
 """Messages in flight on a FIFO. NCCL_STEPS is 8, a Simple chunk takes 4 of them in MSCCL. Source: NVIDIA/nccl, src/include/device.h;
 ROCm/rccl, src/device/msccl_kernel_impl.h. Zero copy: a guess, the strictest."""
 _SLOT_BYTES = {
@@ -307,7 +309,7 @@ def _verify(
         parts,
         slices,
         scratch_slices,
-        [_SLOTS[protocol] for protocol in Protocol],
+        [FIFO_SLOTS[protocol] for protocol in Protocol],
         most_instructions,
         plan.collective == "barrier",
     )

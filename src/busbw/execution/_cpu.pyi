@@ -1,44 +1,55 @@
 """
-Device kernels on the CPU: collectives between processes over memory that all of them map.
+Device kernels on the CPU: collectives between processes or threads over memory that all of them map.
 """
 
 from collections.abc import Sequence
-from typing import Annotated
 
-import numpy
-from numpy.typing import NDArray
 
+def looks_before_yield(looks: int) -> None:
+    """How often this process looks at a word before it gives its core away."""
 
 class Rank:
     """
     One rank. Calls return 0, or 1 at the deadline, 2 if somebody had given up before; `times` calls follow each other.
     """
 
-    def __init__(self, rank: int, control: Sequence[Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')]], slot_bytes: int, wait_s: float) -> None:
+    def __init__(self, rank: int, control: Sequence[object], cell_bytes: int, wait_s: float) -> None:
         """
         control: each rank's control window, zeros at first, of control_bytes. wait_s: 0 waits for ever.
         """
 
     @staticmethod
-    def control_bytes(ranks: int, slot_bytes: int) -> int:
+    def control_bytes(ranks: int, cell_bytes: int) -> int:
         """Bytes of a control window."""
+
+    def attach(self) -> int:
+        """
+        All ranks call: tries whether each can read the others' private memory, and uses it then.
+        """
+
+    @property
+    def is_attached(self) -> bool: ...
+
+    def add_window(self, memory: Sequence[object], size_bytes: int) -> None:
+        """Memory that all ranks map: all_reduce on it copies nothing besides."""
 
     def barrier(self, times: int = 1) -> int: ...
 
-    def all_reduce(self, source: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], target: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')], count: int, dtype: str, op: str, times: int = 1) -> int:
-        """Private memory, bytes."""
+    def round_trip(self, times: int = 1) -> int:
+        """A cache line goes from rank 0 to rank 1 and back."""
 
-    def all_reduce_window(self, windows: Sequence[Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')]], source_offset: int, target_offset: int, count: int, dtype: str, op: str, times: int = 1) -> int:
-        """Memory that all ranks map: nothing is copied besides."""
+    def all_reduce(self, source: object, target: object, op: str, dtype: str = '', times: int = 1) -> int:
+        """
+        dtype: of elements for which Python has no type; that of source if empty.
+        """
 
-    def reduce_scatter(self, source: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], target: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')], count: int, dtype: str, op: str, times: int = 1) -> int:
-        """count: elements of target; source has as many for each rank."""
+    def reduce_scatter(self, source: object, target: object, op: str, dtype: str = '', times: int = 1) -> int: ...
 
-    def all_gather(self, source: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], target: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')], times: int = 1) -> int: ...
+    def all_gather(self, source: object, target: object, times: int = 1) -> int: ...
 
-    def all_to_all(self, source: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], target: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')], times: int = 1) -> int: ...
+    def all_to_all(self, source: object, target: object, times: int = 1) -> int: ...
 
-    def broadcast(self, source: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], target: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')], root: int, times: int = 1) -> int: ...
+    def broadcast(self, source: object, target: object, root: int, times: int = 1) -> int: ...
 
     def report(self) -> tuple[int, int, int, int, int, int]:
         """

@@ -171,6 +171,15 @@ class Node:
         sharing = [other for other in range(self.gpus) if self.nearest_nics(other) == nics]
         return nics[sharing.index(gpu) * max(1, len(nics) // len(sharing)) % len(nics)]
 
+    def nics_of_gpu(self, gpu: int) -> tuple[int, ...]:
+        """All NICs that are a GPU's own: its even share of its nearest; the one of `rail_of_gpu` where GPUs share. Empty without NICs."""
+        nics = self.nearest_nics(gpu)
+        sharing = [other for other in range(self.gpus) if self.nearest_nics(other) == nics]
+        each, rail = len(nics) // len(sharing), self.rail_of_gpu(gpu)
+        if each > 1:
+            return nics[sharing.index(gpu) * each : (sharing.index(gpu) + 1) * each]
+        return () if rail is None else (rail,)
+
     @property
     def nvlink_bytes_per_s(self) -> float | None:
         """One NVLink, one direction; None for GPUs without, and where the number of links is not known."""

@@ -4,7 +4,19 @@ Imports nothing of busbw but units, errors, statistics and hardware.
 """
 
 from busbw.observations.artefacts import Artefact, sha256_of
+from busbw.observations.rows_file import ROWS_FILE, rows_lines
 from busbw.observations.secrets import is_allowed_variable, redact, redact_text
 from busbw.observations.tables import SCHEMAS, Rows, rows_of
 
-__all__ = ["SCHEMAS", "Artefact", "Rows", "is_allowed_variable", "redact", "redact_text", "rows_of", "sha256_of"]
+__all__ = [
+    "ROWS_FILE",
+    "SCHEMAS",
+    "Artefact",
+    "Rows",
+    "is_allowed_variable",
+    "redact",
+    "redact_text",
+    "rows_lines",
+    "rows_of",
+    "sha256_of",
+]

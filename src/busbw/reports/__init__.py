@@ -4,6 +4,7 @@ Imports diagnosis and everything under it; only the command line imports it.
 """
 
 from busbw.reports.excerpts import Excerpt, Line, excerpts, visible
+from busbw.reports.histories import history_svg
 from busbw.reports.html import GENERATOR, render_report, write_report
 from busbw.reports.machines import cluster_svg, fabric_lines, node_lines, node_svg
 from busbw.reports.predictions import MeasuredPoint, prediction_svg
@@ -18,6 +19,7 @@ __all__ = [
     "cluster_svg",
     "excerpts",
     "fabric_lines",
+    "history_svg",
     "node_lines",
     "node_svg",
     "prediction_svg",

@@ -224,11 +224,11 @@ def link_load(timeline: Timeline, bins: int = 100) -> tuple[IntArray, FloatArray
         raise ValueError("at least one bin is needed")
     sent = np.flatnonzero((tasks.channel >= 0) & (tasks.end_ps > tasks.begin_ps) & (tasks.begin_ps >= 0))
     channel = tasks.channel[sent]
-    hops = np.diff(expansion.way_begin)[channel]
+    hops = np.diff(expansion.ways.begin)[channel]
     row = np.repeat(np.arange(len(sent)), hops)
-    at = np.arange(len(row)) - np.repeat(np.cumsum(hops) - hops, hops) + np.repeat(expansion.way_begin[channel], hops)
-    link = expansion.crossing_link[at].astype(np.int64)
-    share = np.asarray(expansion.crossing_share[at] / expansion.share_unit, np.float64)
+    at = np.arange(len(row)) - np.repeat(np.cumsum(hops) - hops, hops) + np.repeat(expansion.ways.begin[channel], hops)
+    link = expansion.ways.link[at].astype(np.int64)
+    share = np.asarray(expansion.ways.share[at] / expansion.share_unit, np.float64)
     scale = bins / max(timeline.end_ps, 1)
     begin, end = (np.asarray(column[sent] * scale, np.float64) for column in (tasks.begin_ps, tasks.end_ps))
     rate = (tasks.size_bytes[sent] / (end - begin))[row] * share

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from busbw.collectives.plan import Plan
 from busbw.collectives.schedule import BoundSchedule
 from busbw.hardware.cluster import Cluster
 from busbw.hardware.fabrics import Fabric
@@ -31,7 +32,7 @@ class Cause:
 
 
 def causes(
-    program: TaskProgram | BoundSchedule,
+    program: TaskProgram | Plan | BoundSchedule,
     cluster: Cluster | Fabric,
     conditions: Conditions,
     timeline: Timeline,

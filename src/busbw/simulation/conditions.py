@@ -18,7 +18,8 @@ from busbw.hardware.cluster import Cluster
 from busbw.hardware.fabrics.rail_optimised import RailOptimised
 from busbw.hardware.links import IntArray
 from busbw.simulation.network import Network
-from busbw.simulation.program import Channel, Delay, Send, Stream, Table, TaskProgram
+from busbw.simulation.peers import Table
+from busbw.simulation.program import Channel, Delay, Send, Stream, TaskProgram
 
 __all__ = ["Background", "Conditions", "LinkFailure", "find_links"]
 

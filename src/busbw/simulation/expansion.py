@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -11,31 +13,53 @@ from numpy.typing import NDArray
 from busbw.hardware.fabrics import FatTree
 from busbw.hardware.links import IntArray
 from busbw.simulation import _flow
-from busbw.simulation.network import Network, picoseconds, rate_units
+from busbw.simulation.limits import Watch
+from busbw.simulation.network import Network, Ways, picoseconds, rate_units
+from busbw.simulation.peers import Table
 from busbw.simulation.program import (
+    Carried,
     Channel,
     Compute,
     Delay,
+    Drain,
+    Free,
     Instruction,
     Loop,
+    Put,
     Receive,
     Send,
     Stream,
-    Table,
+    Take,
     TaskProgram,
 )
 from busbw.simulation.symmetry import Orbits
 
 __all__ = ["Expansion", "Outage", "UnfoldableError", "expand"]
 
-_SEND, _RECEIVE, _DRAIN, _DELAY, _COMPUTE, _LOOP, _END, _STOP = range(8)  # Op of cpp/include/busbw/sim/program.hpp
+_OPS = {Send: 0, Receive: 1, Drain: 2, Delay: 3, Compute: 4, Loop: 5, Put: 8, Take: 9, Free: 10}
+"""Op of cpp/include/busbw/sim/program.hpp."""
+_END, _STOP = 6, 7
 _NO_I32, _NO_I64, _NO_I8 = np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.int8)
 _MOST_SHARE = 2**31 - 1
 _MOST_CONNECTIONS = 20_000_000
-"""They take some 300 bytes each: 64 million took 18 GB and more."""
+"""64 million took 18 GB and more."""
+_CONNECTION_BYTES = 300
+"""Of memory that a connection takes until it runs. Measured: all_to_all of 1,024 ranks."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Crossings:
+    """The links of each channel's way, one after another."""
+
+    begin: IntArray
+    """(C + 1,)."""
+    link: NDArray[np.int32]
+    """(crossings,) the core's numbers of links."""
+    share: IntArray
+    """(crossings,) flows of the channel's orbit that cross one link of the class, in parts of share_unit."""
+
+
+@dataclass(frozen=True, eq=False)
 class Expansion:
     """What the core runs, and what its numbers mean. S streams, C channels, L links or classes of them."""
 
@@ -54,17 +78,18 @@ class Expansion:
     """(C,)."""
     latency_ps: IntArray
     """(C,)."""
-    way_begin: IntArray
-    """(C + 1,)."""
-    crossing_link: NDArray[np.int32]
-    """(crossings,) the core's numbers of links."""
-    crossing_share: IntArray
-    """(crossings,) flows of the channel's orbit that cross one link of the class, in parts of share_unit."""
+    crossings: Callable[[], Crossings]
+    """The ways; made when asked for, because the core has its own and there may be millions."""
     share_unit: int
     link: IntArray
     """(L,) the cluster's number of each link, of one of its class where folded; -1 - c: what channel c itself is allowed."""
     capacity: IntArray
     """(L,) units of 1/1024 byte per second."""
+
+    @cached_property
+    def ways(self) -> Crossings:
+        """The links of each channel's way."""
+        return self.crossings()
 
 
 class UnfoldableError(Exception):
@@ -89,6 +114,8 @@ def expand(
     orbits: Orbits,
     slowness: IntArray | None = None,
     outages: tuple[Outage, ...] = (),
+    *,
+    watch: Watch | None = None,
 ) -> Expansion:
     """The columns. slowness: (N,) time of computing over full speed, in parts of 2^20; None: full speed.
 
@@ -102,18 +129,25 @@ def expand(
     first_stream = np.concatenate(([0], np.cumsum([len(r) for r in runners])))
     stream_index = {stream.name: i for i, stream in enumerate(program.streams)}
     senders = [(channel, runners[stream_index[channel.source]]) for channel in program.channels]
-    pairs = sum(len(source) * channel.peers.of(source[:1]).shape[1] for channel, source in senders if len(source))
+    pairs = sum(len(source) * channel.peers.fan for channel, source in senders if len(source))
     if pairs > _MOST_CONNECTIONS:
         raise ValueError(
             f"{pairs:,} pairs of ranks would send to each other, and {_MOST_CONNECTIONS:,} are simulated at most. Take fewer ranks"
             f"{'' if orbits.digits else ', or as many nodes as let symmetry make ranks equal (a power of two)'}."
         )
+    watch = watch or Watch()
+    watch.look(f"{pairs:,} channels were laid out", pairs * _CONNECTION_BYTES)
     made: list[_Connections] = []
-    base = 0
+    base = port_base = 0
+    into_streams: dict[str, list[tuple[Channel, _Connections]]] = {stream.name: [] for stream in program.streams}
+    out_of_streams: dict[str, list[tuple[Channel, _Connections]]] = {stream.name: [] for stream in program.streams}
     for channel in program.channels:
-        one = _connections(channel, runners[stream_index[channel.source]], base, orbits)
+        watch.look(f"channel {channel.name} was laid out")
+        one = _connections(channel, runners[stream_index[channel.source]], base, port_base)
         made.append(one)
-        base += one.count
+        base, port_base = base + one.count, port_base + len(one.port_rank)
+        into_streams[channel.target].append((channel, one))
+        out_of_streams[channel.source].append((channel, one))
     code: list[list[int]] = []
     entries: list[IntArray] = []
     tables_out: list[NDArray[Any]] = []
@@ -121,12 +155,9 @@ def expand(
     counts_out: list[IntArray] = []
     counts_in: list[IntArray] = []
     for at, stream in enumerate(program.streams):
-        ports = {
-            c.name: _incoming(c, m, runners[at], orbits)
-            for c, m in zip(program.channels, made, strict=True)
-            if c.target == stream.name
-        }
-        sends = {c.name: m.ids for c, m in zip(program.channels, made, strict=True) if c.source == stream.name}
+        watch.look(f"stream {stream.name} was laid out")
+        ports = {c.name: _incoming(c, m, runners[at], orbits) for c, m in into_streams[stream.name]}
+        sends = {c.name: m.ids for c, m in out_of_streams[stream.name]}
         out, n_out = _table(list(sends.values()), len(runners[at]))
         into, n_in = _table(list(ports.values()), len(runners[at]))
         tables_out.append(out)
@@ -134,7 +165,7 @@ def expand(
         counts_out.append(n_out)
         counts_in.append(n_in)
         entries.append(_emit(stream, sends, ports, len(runners[at]), code))
-    own = np.concatenate([np.asarray(r, np.int64) for r in runners])
+    own = _joined([np.asarray(r, np.int64) for r in runners])
     flow = _flow.Program()
     flow.set_code(np.array(code, np.int64).ravel())
     start, into_start = (np.concatenate(([0], np.cumsum(np.concatenate(c)))) for c in (counts_out, counts_in))
@@ -149,37 +180,58 @@ def expand(
     sizes = [m.sizes(c) for c, m in zip(program.channels, made, strict=True)] if sized else []
     to_stream = [
         first_stream[stream_index[c.target]]
-        + _rows_of(runners[stream_index[c.target]], orbits.canonical(m.dst) if not orbits.trivial else m.dst)
+        + _rows_of(
+            runners[stream_index[c.target]], orbits.canonical(m.port_rank) if not orbits.trivial else m.port_rank
+        )
         for c, m in zip(program.channels, made, strict=True)
     ]
     whole: dict[str, Any] = {
         "stream_name": np.repeat(np.arange(len(runners)), [len(r) for r in runners]),
         "stream_rank": own,
-        "channel_name": np.repeat(np.arange(len(made)), [m.count for m in made]),
-        "src_rank": np.concatenate([m.src for m in made]) if made else _NO_I64,
-        "dst_rank": np.concatenate([m.dst for m in made]) if made else _NO_I64,
+        "channel_name": _joined([np.broadcast_to(np.int64(n), (m.count,)) for n, m in enumerate(made)]),
+        "src_rank": _joined([m.src for m in made]),
+        "dst_rank": _joined([m.dst for m in made]),
     }
+    watch.look("ways were computed")
     ways = _lay_ways(flow, list(zip(program.channels, made, strict=True)), whole, orbits, outages)
-    count = base
     counts = [m.count for m in made]
     weights, slots = [
         np.array(v, np.int32) for v in zip(*((c.weight, c.slots) for c in program.channels), strict=True)
     ] or [_NO_I32, _NO_I32]
+    injector, gaps = _injectors(program.channels, made)
+    latency, port_latency, port_begin = ways["latency_ps"], ways["latency_ps"], _NO_I64
+    if any(channel.kind not in (Carried.MESSAGE, Carried.PULL) for channel in program.channels):
+        ports_each = _joined([m.ports_each for m in made])
+        port_begin, port_latency = np.concatenate(([0], np.cumsum(ports_each))), np.repeat(latency, ports_each)
+    credit = overhead = _NO_I64
+    if any(channel.credit for channel in program.channels):
+        credit = np.where(np.repeat([c.credit for c in program.channels], counts), latency, 0)
+    if any(channel.overhead_s for channel in program.channels):
+        overhead = np.repeat(picoseconds(np.array([c.overhead_s for c in program.channels])), counts)
     flow.set_channels(
-        np.arange(count, dtype=np.int32),
-        np.concatenate(sizes) if sizes else _NO_I64,
+        np.arange(base, dtype=np.int32),
+        _joined(sizes),
         np.repeat(weights, counts) if (weights != 1).any() else _NO_I32,
         np.repeat(slots, counts) if slots.any() else _NO_I32,
-        _NO_I32,
-        np.arange(count + 1, dtype=np.int64),
+        injector,
+        port_begin,
+        credit,
+        overhead,
     )
-    flow.set_ports(np.concatenate(to_stream).astype(np.int32) if made else _NO_I32, ways["latency_ps"])
+    if len(gaps):
+        flow.set_injectors(gaps)
+    flow.set_ports(_joined(to_stream).astype(np.int32), port_latency)
     return Expansion(flow, orbits, **whole, **ways)
+
+
+def _joined(parts: list[IntArray]) -> IntArray:
+    """One column of several; the only one as it is."""
+    return parts[0] if len(parts) == 1 else np.concatenate(parts) if parts else _NO_I64
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Connections:
-    """Channels of one name."""
+    """Channels of one name, and the ports at which their messages are told of."""
 
     base: int
     source: IntArray
@@ -187,9 +239,20 @@ class _Connections:
     src: IntArray
     """(C,)."""
     dst: IntArray
-    """(C,)."""
+    """(C,) of a tree the first peer."""
     ids: IntArray
     """(R, k) number of each, -1 where a sender has fewer."""
+    port_base: int
+    port_ids: IntArray
+    """(R, k) ports at the peers, as the peers are listed, -1 where nobody is told."""
+    own_ports: IntArray
+    """(R, k) ports at the senders themselves; (R, 0) where they are not told."""
+    port_rank: IntArray
+    """(P,) who is told, port by port."""
+    ports_each: IntArray
+    """(C,) how many ports each channel has."""
+    peers: IntArray | None = None
+    """(R, k) of trees."""
 
     @property
     def count(self) -> int:
@@ -212,15 +275,74 @@ def _members(stream: Stream, ranks: IntArray, orbits: Orbits) -> IntArray:
     return np.intersect1d(ranks, stream.ranks) if not orbits.trivial else np.asarray(stream.ranks, np.int64)
 
 
-def _connections(channel: Channel, source: IntArray, base: int, orbits: Orbits) -> _Connections:
+def _connections(channel: Channel, source: IntArray, base: int, port_base: int) -> _Connections:
     to = channel.peers.of(source)
+    if channel.kind not in (Carried.MESSAGE, Carried.PULL):
+        return _tree(channel, source, to, base, port_base)
+    nobody = np.empty((len(source), 0), np.int64)
     if _full(to):
+        src, dst = np.repeat(source, to.shape[1]), to.ravel()
         ids = np.arange(base, base + to.size).reshape(to.shape)
-        return _Connections(base, source, np.repeat(source, to.shape[1]), to.ravel(), ids)
+        ports = ids if base == port_base else ids - base + port_base
+    else:
+        there = to >= 0
+        ids = np.where(there, base + np.cumsum(there).reshape(there.shape) - 1, -1)
+        ports = ids if base == port_base else np.where(there, ids - base + port_base, -1)
+        rows, columns = np.nonzero(there)
+        src, dst = source[rows], to[rows, columns]
+    each = np.broadcast_to(np.int64(1), (len(src),))
+    if channel.kind is Carried.PULL:
+        return _Connections(base, source, src, dst, ids, port_base, nobody, ports, src, each)
+    return _Connections(base, source, src, dst, ids, port_base, ports, nobody, dst, each)
+
+
+def _tree(channel: Channel, source: IntArray, to: IntArray, base: int, port_base: int) -> _Connections:
+    """One channel for each rank that has peers; its ports are those of the peers who are told, then the poster's own."""
     there = to >= 0
-    ids = np.where(there, base + np.cumsum(there).reshape(there.shape) - 1, -1)
-    rows, columns = np.nonzero(there)
-    return _Connections(base, source, source[rows], to[rows, columns], ids)
+    posts = np.asarray(there.any(1), bool)
+    rows = np.flatnonzero(posts)
+    ids = np.where(posts, base + np.cumsum(posts) - 1, -1)[:, None]
+    own = channel.kind is not Carried.MULTICAST
+    told = there if channel.kind in (Carried.MULTICAST, Carried.SUM_TO_ALL) else np.zeros_like(there)
+    every = np.concatenate([told, (posts & own)[:, None]], axis=1)
+    numbers = np.where(every, port_base + np.cumsum(every).reshape(every.shape) - 1, -1)
+    who = np.concatenate([to, source[:, None]], axis=1)[every]
+    first = np.where(there, to, np.iinfo(np.int64).max).min(1, initial=np.iinfo(np.int64).max)
+    return _Connections(
+        base, source, source[rows], first[rows], ids, port_base, numbers[:, :-1], numbers[:, -1:] if own else numbers[:, :0],
+        who, every[rows].sum(1), to[rows],
+    )  # fmt: skip
+
+
+def _injectors(channels: tuple[Channel, ...], made: list[_Connections]) -> tuple[NDArray[np.int32], IntArray]:
+    """(C,) what limits each channel's rate of messages, and the least time between two of each of them; empty where nothing does."""
+    if not any(channel.gap_s for channel in channels):
+        return _NO_I32, _NO_I64
+    numbers: list[IntArray] = []
+    gaps: list[IntArray] = []
+    known: dict[str, tuple[int, IntArray, float]] = {}
+    count = 0
+    for channel, one in zip(channels, made, strict=True):
+        if not channel.gap_s:
+            numbers.append(np.full(one.count, -1, np.int64))
+            continue
+        name = channel.injector or f"channel {channel.name}"
+        if name not in known:
+            ranks = np.unique(
+                np.concatenate(
+                    [m.src for c, m in zip(channels, made, strict=True) if (c.injector or f"channel {c.name}") == name]
+                )
+            )
+            known[name] = (count, ranks, channel.gap_s)
+            gaps.append(np.full(len(ranks), picoseconds(channel.gap_s)))
+            count += len(ranks)
+        first, ranks, gap_s = known[name]
+        if gap_s != channel.gap_s:
+            raise ValueError(
+                f"injector {name} has gaps of {gap_s} s and {channel.gap_s} s; one thing has one rate of messages"
+            )
+        numbers.append(first + np.searchsorted(ranks, one.src))
+    return np.concatenate(numbers).astype(np.int32), np.concatenate(gaps)
 
 
 def _rows_of(ranks: IntArray, which: IntArray) -> IntArray:
@@ -236,7 +358,14 @@ def _full(table: IntArray) -> bool:
 
 
 def _incoming(channel: Channel, made: _Connections, receivers: IntArray, orbits: Orbits) -> IntArray:
-    """(R, k) channels that lead to ranks; -1 where a rank has fewer."""
+    """(R, k) ports at which ranks are told; -1 where a rank has fewer."""
+    if not made.port_ids.shape[1] or channel.kind in (Carried.SUM, Carried.SUM_AND_STORE):
+        return made.own_ports
+    found = _told_peers(channel, made, receivers, orbits)
+    return np.concatenate([found, made.own_ports], axis=1) if made.own_ports.shape[1] else found
+
+
+def _told_peers(channel: Channel, made: _Connections, receivers: IntArray, orbits: Orbits) -> IntArray:
     sender, column = channel.peers.senders(receivers)
     there, every = sender >= 0, _full(sender)
     if not orbits.trivial:
@@ -247,13 +376,14 @@ def _incoming(channel: Channel, made: _Connections, receivers: IntArray, orbits:
     row = _rows_of(made.source, source)
     if row is not source:
         row = np.minimum(row, max(len(made.source) - 1, 0))
-    # Where every sender has all its channels, their numbers need no table.
-    if every and made.ids.size == made.count and int(row.max(initial=0)) < len(made.source):
-        found = np.asarray(made.base + row * made.ids.shape[1] + column, np.int64)
+    table = made.port_ids
+    # Where every sender has all its ports, their numbers need no table.
+    if every and table.size == len(made.port_rank) and int(row.max(initial=0)) < len(made.source):
+        found = np.asarray(made.port_base + row * table.shape[1] + column, np.int64)
     elif every:
-        found = made.ids[row, column]
+        found = table[row, column]
     else:
-        found = np.where(there, made.ids[np.where(there, row, 0), np.where(there, column, 0)], -1)
+        found = np.where(there, table[np.where(there, row, 0), np.where(there, column, 0)], -1)
     if orbits.cycle and found.shape[1] > 1:
         # A rank that stays hears once from the one sender that stands for several.
         order = np.argsort(found, axis=1, kind="stable")
@@ -297,7 +427,7 @@ def _emit(
                 first[way, name] = at
                 at += widths[way, name]
         if row[-1]:
-            code.append([_DELAY, 0, 0, row[-1]])
+            code.append([_OPS[Delay], 0, 0, row[-1]])
         _write(stream.body, first, widths, code)
         code.append([_STOP, 0, 0, 0])
     return np.array(begins, np.int64)[np.ravel(kind)]
@@ -312,17 +442,15 @@ def _write(
     for step in body:
         if isinstance(step, Loop):
             at = len(code)
-            code.append([_LOOP, 0, 0, step.times])
+            code.append([_OPS[Loop], 0, 0, step.times])
             _write(step.body, first, widths, code)
             code.append([_END, at, 0, 0])
         elif isinstance(step, (Delay, Compute)):
-            code.append([_DELAY if isinstance(step, Delay) else _COMPUTE, 0, 0, int(picoseconds(step.time_s))])
+            code.append([_OPS[type(step)], 0, 0, int(picoseconds(step.time_s))])
         else:
-            key = ("in" if isinstance(step, Receive) else "out", step.channel)
-            if isinstance(step, Send):
-                code.append([_SEND, first[key], widths[key], -1 if step.size_bytes is None else step.size_bytes])
-            else:
-                code.append([_RECEIVE if isinstance(step, Receive) else _DRAIN, first[key], widths[key], 0])
+            key = ("in" if isinstance(step, (Receive, Take, Free)) else "out", step.channel)
+            size = -1 if isinstance(step, (Send, Put)) and step.size_bytes is None else getattr(step, "size_bytes", 0)
+            code.append([_OPS[type(step)], first[key], widths[key], size])
 
 
 def _lay_ways(
@@ -334,7 +462,9 @@ def _lay_ways(
 ) -> dict[str, Any]:
     """Gives the core the ways of all channels and the capacity of their links; what the columns of an Expansion say."""
     src, dst, network = whole["src_rank"], whole["dst_rank"], orbits.network
-    special = bool(outages) or any(c.token or c.rate_bytes_per_s is not None for c, _ in made)
+    special = bool(outages) or any(
+        c.token or c.rate_bytes_per_s is not None or c.kind is not Carried.MESSAGE for c, _ in made
+    )
     tree = network.place
     if (
         isinstance(tree, FatTree)
@@ -346,7 +476,7 @@ def _lay_ways(
         return _tree_ways(flow, tree, src, dst, network)
     token = np.repeat([c.token for c, _ in made], [m.count for _, m in made])
     carried = np.flatnonzero(~token)
-    ways = network.ways(src[carried], dst[carried])
+    ways = _ways_of(network, made, carried, src, dst)
     latency = np.zeros(len(src), np.int64)
     latency[carried] = ways.latency_ps
     row = np.repeat(carried, np.diff(ways.begin))
@@ -386,13 +516,39 @@ def _lay_ways(
     dense, share = dense[: begin[-1]], share[: begin[-1]]
     return {
         "latency_ps": latency,
-        "way_begin": begin,
-        "crossing_link": dense.astype(np.int32),
-        "crossing_share": share,
+        "crossings": partial(Crossings, begin, dense.astype(np.int32), share),
         "share_unit": share_unit,
         "link": links,
         "capacity": capacity,
     }
+
+
+def _ways_of(
+    network: Network, made: list[tuple[Channel, _Connections]], carried: IntArray, src: IntArray, dst: IntArray
+) -> Ways:
+    """The ways of the channels that carry something: pulls from peer to poster, trees each link once."""
+    kinds = [channel.kind for channel, _ in made]
+    if all(kind is Carried.MESSAGE for kind in kinds):
+        return network.ways(src[carried], dst[carried])
+    kind_of = np.repeat(np.arange(len(made)), [m.count for _, m in made])[carried]
+    pulls = np.isin(kind_of, [at for at, kind in enumerate(kinds) if kind is Carried.PULL])
+    trees = [at for at, kind in enumerate(kinds) if kind not in (Carried.MESSAGE, Carried.PULL)]
+    plain = np.flatnonzero(~np.isin(kind_of, trees))
+    one, other = src[carried], dst[carried]
+    ways = network.ways(np.where(pulls, other, one)[plain], np.where(pulls, one, other)[plain])
+    parts = [(plain, ways, np.where(pulls[plain], 2, 1))]
+    for at in trees:
+        channel, connections = made[at]
+        if connections.count and connections.peers is not None:
+            tree = network.trees(connections.src, connections.peers, channel.kind)
+            parts.append((np.flatnonzero(kind_of == at), tree, np.ones(1, np.int64)))
+    latency = np.zeros(len(carried), np.int64)
+    for rows, part, times in parts:
+        latency[rows] = part.latency_ps * times
+    row = np.concatenate([np.repeat(rows, np.diff(part.begin)) for rows, part, _ in parts])
+    order = np.argsort(row, kind="stable")
+    link, share = (np.concatenate([getattr(part, name) for _, part, _ in parts])[order] for name in ("link", "share"))
+    return Ways(np.searchsorted(row[order], np.arange(len(carried) + 1)), link, share, latency, ways.share_unit)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -465,7 +621,8 @@ def _set_changes(
 
 def _tree_ways(flow: Any, tree: FatTree, src: IntArray, dst: IntArray, network: Network) -> dict[str, Any]:
     """The same for a bare tree and all ranks: by the core's own tables, because there may be millions."""
-    begin, link = flow.set_tree_ways(*network.tree_arguments(tree, src, dst))
+    arguments = network.tree_arguments(tree, src, dst)
+    hops_of = flow.set_tree_ways(*arguments)
     links = np.arange(tree.links)
     rate, latency = network.rates_of(links)
     latency_ps = picoseconds(latency)
@@ -478,11 +635,14 @@ def _tree_ways(flow: Any, tree: FatTree, src: IntArray, dst: IntArray, network: 
     flow.set_capacity(capacity)
     flow.share_unit = 1
     return {
-        "latency_ps": total.astype(np.int64)[np.diff(begin)],
-        "way_begin": begin,
-        "crossing_link": link,
-        "crossing_share": np.broadcast_to(1, len(link)),
+        "latency_ps": total.astype(np.int64)[hops_of],
+        "crossings": partial(_tree_crossings, arguments),
         "share_unit": 1,
         "link": links,
         "capacity": capacity,
     }
+
+
+def _tree_crossings(arguments: tuple[Any, ...]) -> Crossings:
+    begin, link = _flow.tree_ways(*arguments)
+    return Crossings(begin, link, np.broadcast_to(1, len(link)))

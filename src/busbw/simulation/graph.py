@@ -8,6 +8,7 @@ Legend: T tasks, E edges.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,9 +16,11 @@ import numpy as np
 from busbw.errors import InputError
 from busbw.hardware.links import IntArray
 from busbw.simulation import _flow
-from busbw.simulation.expansion import Expansion
+from busbw.simulation.expansion import Crossings, Expansion
+from busbw.simulation.limits import Watch
 from busbw.simulation.network import Network, rate_units
-from busbw.simulation.program import Channel, Stream, Table, TaskProgram
+from busbw.simulation.peers import Table
+from busbw.simulation.program import Channel, Stream, TaskProgram
 from busbw.simulation.symmetry import Orbits
 
 __all__ = ["COMPUTE", "RECEIVE", "SEND", "TRANSFER", "TaskGraph"]
@@ -27,6 +30,8 @@ COMPUTE, TRANSFER, SEND, RECEIVE = range(4)
 ends when it arrives, too, and begins by its own dependencies."""
 _RECEIVE_OP, _SEND_OP, _DRAIN_OP, _COMPUTE_OP, _STOP_OP = 1, 0, 2, 4, 7  # Op of cpp/include/busbw/sim/program.hpp
 _MOST_NAMED = 6
+_TASK_BYTES = 1000
+"""Of memory that a task takes until it runs: 6 instructions of 32 bytes, twice, and columns. A guess."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -82,9 +87,10 @@ class TaskGraph:
                 f"the graph has a cycle: {shown}{more}. None of these tasks can begin; remove one dependency."
             )
 
-    def expand(self, network: Network) -> tuple[TaskProgram, Expansion]:
+    def expand(self, network: Network, watch: Watch | None = None) -> tuple[TaskProgram, Expansion]:
         """The graph for the core: a stream a task. Raises ValueError where no way leads."""
-        tasks = len(self)
+        tasks, watch = len(self), watch or Watch()
+        watch.look(f"{tasks:,} tasks were laid out", tasks * _TASK_BYTES)
         carries = np.flatnonzero((self.kind == TRANSFER) | (self.kind == SEND))
         matched = np.flatnonzero(self.match >= 0)
         receiver = carries.copy()
@@ -97,6 +103,7 @@ class TaskGraph:
         fan = np.searchsorted(edges_from, sources, "right") - np.searchsorted(edges_from, sources, "left")
         channels, ports = len(carries) + len(sources), len(carries) + len(edges_to)
         port_stream = np.r_[receiver, edges_to]
+        watch.look("ways were computed")
         ways = network.ways(self.rank[carries], self.peer[carries])
         links, dense = np.unique(ways.link, return_inverse=True)
         # Ports of a stream: edges into it and the message it waits for. A transfer waits for its own, after it has sent.
@@ -109,6 +116,7 @@ class TaskGraph:
         waits = np.bincount(port_stream[first], minlength=tasks)
         has_channel, has_token = np.zeros(tasks, bool), np.zeros(tasks, bool)
         has_channel[carries], has_token[sources] = True, True
+        watch.look("instructions were written")
         code = np.zeros((tasks, 6, 4), np.int64)
         code[:, 0] = np.stack(
             [np.full(tasks, _RECEIVE_OP), np.zeros(tasks, np.int64), waits, np.zeros(tasks, np.int64)], 1
@@ -146,6 +154,8 @@ class TaskGraph:
             nothing32,
             nothing32,
             np.r_[np.arange(len(carries) + 1), len(carries) + np.cumsum(fan)],
+            nothing64,
+            nothing64,
         )
         latency = np.r_[ways.latency_ps, np.zeros(len(edges_to), np.int64)]
         flow.set_ports(port_stream.astype(np.int32), latency)
@@ -164,8 +174,7 @@ class TaskGraph:
         columns: dict[str, Any] = {
             "stream_name": np.zeros(tasks, np.int64), "stream_rank": self.rank, "src_rank": np.r_[self.rank[carries], self.rank[sources]],
             "channel_name": np.r_[np.zeros(len(carries), np.int64), np.ones(len(sources), np.int64)], "dst_rank": ends,
-            "latency_ps": np.r_[ways.latency_ps, np.zeros(channels - len(carries), np.int64)], "way_begin": begin,
-            "crossing_link": dense.astype(np.int32), "crossing_share": ways.share, "share_unit": ways.share_unit, "link": links,
+            "latency_ps": np.r_[ways.latency_ps, np.zeros(channels - len(carries), np.int64)], "crossings": partial(Crossings, begin, dense.astype(np.int32), ways.share), "share_unit": ways.share_unit, "link": links,
             "capacity": capacity,
         }  # fmt: skip
         assert ports == len(port_stream)

@@ -14,24 +14,23 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from busbw.collectives.expansion import NETWORK, expand
+from busbw.collectives.expansion import expand
 from busbw.collectives.expressions import Expr, const, evaluate, free_names, substitute, var
 from busbw.collectives.passes import replaced
-from busbw.collectives.schedule import BoundSchedule, Channels, Node, Par, Pipeline, Seq, Transfer
+from busbw.collectives.schedule import BoundSchedule, Channels, Mode, Node, Par, Pipeline, Seq, Transfer
 from busbw.collectives.schedule import Loop as Rounds
 from busbw.hardware.links import IntArray
+from busbw.simulation.limits import Watch
+from busbw.simulation.peers import Others, Peers, Shift, rule
 from busbw.simulation.program import (
+    Carried,
     Channel,
     Drain,
     Instruction,
     Loop,
-    Others,
-    Peers,
     Receive,
     Send,
-    Shift,
     Stream,
-    Table,
     TaskProgram,
 )
 
@@ -44,13 +43,13 @@ _MOST_SLICES = 256
 _MAIN = "rank"
 
 
-def task_program(bound: BoundSchedule, size_bytes: int) -> TaskProgram:
+def task_program(bound: BoundSchedule, size_bytes: int, watch: Watch | None = None) -> TaskProgram:
     """What every rank does when a schedule moves size_bytes, as a program without loss of who waits for whom.
 
     Chunks are size_bytes over the schedule's chunks, messages rounded up to whole bytes.
-    Raises ValueError for sums formed in the network, and for schedules of too many different steps.
+    Raises ValueError for schedules of too many different steps.
     """
-    work = _Lowering(bound, size_bytes)
+    work = _Lowering(bound, size_bytes, watch or Watch())
     body = work.visit(bound.schedule.body, {}, 1, ())
     streams = (Stream(_MAIN, tuple(body)), *work.streams)
     return TaskProgram(bound.ranks, streams, tuple(work.channels), {"schedule": bound.schedule.name})
@@ -60,11 +59,12 @@ def task_program(bound: BoundSchedule, size_bytes: int) -> TaskProgram:
 class _Lowering:
     bound: BoundSchedule
     size_bytes: int
+    watch: Watch
     streams: list[Stream] = field(default_factory=list)
     channels: list[Channel] = field(default_factory=list)
     steps: int = 0
     current: str = _MAIN
-    known_channels: dict[tuple[Node, str, int], list[str]] = field(default_factory=dict)
+    known_channels: dict[tuple[Node, str, int], tuple[list[str], list[tuple[str, str]]]] = field(default_factory=dict)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -108,39 +108,76 @@ class _Lowering:
         key = (node, self.current, slices)
         if key not in self.known_channels:
             self.bounded(1)
-            self.known_channels[key] = self.connect(node, slices)
-        names = self.known_channels[key]
-        return [*map(Send, names), *map(Receive, names), *map(Drain, names)]
+            self.watch.look(f"step {self.steps} of {self.bound.schedule.name} was written out")
+            self.known_channels[key] = self.connect(node, slices), self.join(node, slices)
+        plain, switched = self.known_channels[key]
+        ready, trees = [name for name, _ in switched if name], [name for _, name in switched]
+        names = [*plain, *trees]
+        return [
+            *map(Send, (*plain, *ready)), *map(Receive, ready), *map(Send, trees), *map(Receive, names), *map(Drain, names)
+        ]  # fmt: skip
+
+    def join(self, node: Node, slices: int) -> list[tuple[str, str]]:
+        """The channels of sums and copies that switches make in a step, each after the one by which its members say that they have come.
+
+        A sum leaves when all have come; no member waits for a message to know that, because the switch does.
+        """
+        made: list[tuple[str, str]] = []
+        for transfer in _transfers(node):
+            if not transfer.group:
+                continue
+            bound = dataclasses.replace(
+                self.bound, schedule=dataclasses.replace(self.bound.schedule, body=_only(node, transfer))
+            )
+            moves = expand(bound, whole=True)
+            if not len(moves):
+                continue
+            kind = _KINDS[transfer.mode]
+            if kind is Carried.MULTICAST:
+                poster, member = moves.src, moves.dst
+            elif kind is Carried.SUM:
+                poster, member = moves.dst, moves.src
+            else:
+                first = np.full(int(moves.message.max()) + 1, self.bound.ranks, np.int64)
+                np.minimum.at(first, moves.message, moves.src)
+                poster, member = first[moves.message], moves.src
+            posters, peers, chunks = _groups(poster, member, moves.message, moves.count, self.bound.ranks)
+            if not peers.shape[1]:
+                continue
+            sizes = -(-chunks * self.size_bytes // (self.bound.chunks * slices))
+            rule_, transposed = _tree_rule(posters, peers, self.shape)
+            ready = ""
+            if kind is not Carried.MULTICAST:
+                ready = f"ready{len(self.channels)}"
+                self.channels.append(Channel(ready, self.current, self.current, transposed, token=True))
+            made.append((ready, self.add(rule_, sizes[:, None], kind)))
+        return made
 
     def connect(self, node: Node, slices: int) -> list[str]:
-        """The channels of a step; none where nothing leaves its rank."""
+        """The channels of a step's messages; none where nothing leaves its rank."""
         even = _even_shifts(self.bound, node)
         whole = self.bound.chunks * slices
         if even is not None:
             return [
-                self.add(rule, np.broadcast_to(-(-chunks * self.size_bytes // whole), (self.bound.ranks, rule.fan)))
-                for rule, chunks in _joined(even, self.shape)
+                self.add(peers, np.broadcast_to(-(-chunks * self.size_bytes // whole), (self.bound.ranks, peers.fan)))
+                for peers, chunks in _joined(even, self.shape)
             ]
         bound = dataclasses.replace(self.bound, schedule=dataclasses.replace(self.bound.schedule, body=node))
         moves = expand(bound, whole=True)
-        if (moves.action == NETWORK).any() or any(t.group for t in _transfers(node)):
-            raise ValueError(
-                f"{self.bound.schedule.name} forms sums or copies in the network, which is not simulated yet. "
-                "Take an algorithm that does not."
-            )
-        away = moves.src != moves.dst
+        switched = np.array([bool(t.group) for t in _transfers(node)])
+        away = (moves.src != moves.dst) & ~switched[moves.transfer]
         pair = moves.src[away] * self.bound.ranks + moves.dst[away]
         if not len(pair):
             return []
         pairs, inverse = np.unique(pair, return_inverse=True)
         chunks = np.bincount(inverse, weights=moves.count[away]).astype(np.int64)
         src, dst = np.divmod(pairs, self.bound.ranks)
-        return [self.add(*_rule(src, dst, -(-chunks * self.size_bytes // whole), self.shape))]
+        return [self.add(*rule(src, dst, -(-chunks * self.size_bytes // whole), self.shape))]
 
-    def add(self, peers: Peers, sizes: IntArray) -> str:
+    def add(self, peers: Peers, sizes: IntArray, kind: Carried = Carried.MESSAGE) -> str:
         """A channel of a step."""
         name = f"step{len(self.channels)}"
-        self.channels.append(Channel(name, self.current, self.current, peers, sizes))
+        self.channels.append(Channel(name, self.current, self.current, peers, sizes, kind=kind))
         return name
 
     def side_by_side(
@@ -256,6 +293,46 @@ def _differs(node: Node, name: str) -> bool:
     return any(name in free_names(expr) for expr in read)
 
 
+_KINDS = {
+    Mode.MULTICAST: Carried.MULTICAST, Mode.NETWORK_REDUCE: Carried.SUM, Mode.NETWORK_ALL_REDUCE: Carried.SUM_TO_ALL,
+}  # fmt: skip
+
+
+def _only(node: Node, leaf: Transfer) -> Node:
+    """A step with one of its transfers alone."""
+    if isinstance(node, Par):
+        return next(_only(child, leaf) for child in node.children if any(t is leaf for t in _transfers(child)))
+    return dataclasses.replace(node, body=_only(node.body, leaf)) if isinstance(node, Rounds) else node
+
+
+def _groups(
+    poster: IntArray, member: IntArray, message: IntArray, chunks: IntArray, ranks: int
+) -> tuple[IntArray, IntArray, IntArray]:
+    """Posters, their peers (P, k), and how many chunks each moves. A message's rows name each of its members once or more."""
+    first = np.unique(message, return_index=True)[1]
+    posters, place = np.unique(poster[first], return_inverse=True)
+    total = np.bincount(place, weights=chunks[first], minlength=len(posters)).astype(np.int64)
+    pair = np.unique(poster * ranks + member)
+    one, other = np.divmod(pair, ranks)
+    kept = one != other
+    one, other = one[kept], other[kept]
+    counts = np.searchsorted(one, posters, "right") - np.searchsorted(one, posters)
+    peers = np.full((len(posters), int(counts.max(initial=0))), -1, np.int64)
+    column = np.arange(len(one)) - np.searchsorted(one, one)
+    peers[np.searchsorted(posters, one), column] = other
+    return posters, peers, total
+
+
+def _tree_rule(posters: IntArray, peers: IntArray, shape: tuple[int, ...]) -> tuple[Peers, Peers]:
+    """The rule from posters to peers, and the one back."""
+    row, column = np.nonzero(peers >= 0)
+    one, other = posters[row], peers[row, column]
+    nothing = np.zeros(len(one), np.int64)
+    back = np.lexsort((one, other))
+    forth, _ = rule(one, other, nothing, shape)
+    return forth, rule(other[back], one[back], nothing, shape)[0]
+
+
 _MOST_SHIFTS = 64
 """Shifts of one step that become channels of their own; beyond, pairs are written out. A guess."""
 
@@ -312,29 +389,3 @@ def _joined(shifts: dict[tuple[int, ...], int], shape: tuple[int, ...]) -> list[
         if size > 2 and set(along) == set(shifts) and len(set(shifts.values())) == 1:
             return [(Others(shape, axis), shifts[along[0]])]
     return [(Shift(shape, by), chunks) for by, chunks in shifts.items()]
-
-
-def _rule(src: IntArray, dst: IntArray, size: IntArray, shape: tuple[int, ...]) -> tuple[Peers, IntArray]:
-    """The shortest rule for pairs, ordered by source, and the sizes in its order."""
-    ranks = int(np.prod(shape))
-    senders, first = np.unique(src, return_index=True)
-    fans = np.diff(np.r_[first, len(src)])
-    fan = int(fans.max())
-    if len(senders) == ranks and (fans == fan).all():
-        by = [
-            (d - s) % n
-            for s, d, n in zip(np.unravel_index(src, shape), np.unravel_index(dst, shape), shape, strict=True)
-        ]
-        if fan == 1 and all((step == step[0]).all() for step in by):
-            return Shift(shape, tuple(int(step[0]) for step in by)), size[:, None]
-        for axis, step in enumerate(by):
-            if fan == shape[axis] - 1 and all(not other.any() for place, other in enumerate(by) if place != axis):
-                rule = Others(shape, axis)
-                ordered = np.empty((ranks, fan), np.int64)
-                ordered[src, step - 1] = size
-                return rule, ordered
-    receivers, sizes = np.full((len(senders), fan), -1, np.int64), np.zeros((len(senders), fan), np.int64)
-    row = np.repeat(np.arange(len(senders)), fans)
-    column = np.arange(len(src)) - np.repeat(first, fans)
-    receivers[row, column], sizes[row, column] = dst, size
-    return Table(senders, receivers), sizes

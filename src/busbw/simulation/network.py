@@ -6,7 +6,7 @@ Ways are computed for the pairs that a program uses. Legend: F pairs, C crossing
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -19,6 +19,7 @@ from busbw.hardware.fabrics.rail_optimised import RailOptimised
 from busbw.hardware.links import FloatArray, IntArray
 from busbw.hardware.routing import d_mod_k, ecmp, least_loaded, spray
 from busbw.simulation import _flow
+from busbw.simulation.program import Carried
 
 __all__ = ["Network", "Ways", "picoseconds", "rate_units"]
 
@@ -65,6 +66,8 @@ class Network:
     """Links that ways go round."""
     slow: Mapping[int, float] = field(default_factory=dict)
     """What part of its rate a link has, by link."""
+    stripe: int | None = None
+    """Of a GPU's NICs only this one; None: what leaves a node is cut evenly over all of its GPU's."""
 
     @classmethod
     def of(cls, place: Cluster | Fabric, routing: str | None = None, seed: int = 0) -> Network:
@@ -73,7 +76,9 @@ class Network:
             routing = place.routing if isinstance(place, Cluster) else "d-mod-k"
         if routing not in ("d-mod-k", "ecmp", "spray", "adaptive"):
             raise ValueError(f"routing {routing!r} is unknown; there is d-mod-k, ecmp, spray, adaptive")
-        return cls(place, routing, seed)
+        network = cls(place, routing, seed)
+        _ = network.fabric  # so that nodes that do not fit are told before anything is laid out
+        return network
 
     @property
     def ranks(self) -> int:
@@ -101,6 +106,31 @@ class Network:
     def first_fabric_link(self) -> int:
         """Links before it are inside nodes."""
         return self.place.links - self.fabric.links if self.fabric is not None else self.place.links
+
+    def outside(self, src: IntArray, dst: IntArray) -> NDArray[np.bool_]:
+        """(F,) which pairs of ranks have the network between them, rather than one NVLink domain."""
+        if not isinstance(self.place, Cluster):
+            return np.not_equal(src, dst)
+        ranks = self.place.node.gpus * self.place.node.nvlink_domain_nodes
+        return np.not_equal(src // ranks, dst // ranks)
+
+    @cached_property
+    def stripes(self) -> tuple[tuple[int, ...], ...]:
+        """NICs of each GPU of a node that messages are cut over: as many each."""
+        if not isinstance(self.place, Cluster) or not self.place.node.nics:
+            return ()
+        own = [self.place.node.nics_of_gpu(gpu) for gpu in range(self.place.node.gpus)]
+        fewest = min(map(len, own))
+        return tuple(nics[:fewest] if self.stripe is None else (nics[self.stripe],) for nics in own)
+
+    @property
+    def _stripe_count(self) -> int:
+        return len(self.stripes[0]) if self.stripes else 1
+
+    @property
+    def _unit(self) -> int:
+        """Parts of a whole flow that a crossing's share counts."""
+        return (_SPRAY_UNIT if self.routing == "spray" else 1) * self._stripe_count
 
     def rates_of(self, links: IntArray) -> tuple[FloatArray, FloatArray]:
         """Bandwidth in bytes per second and latency in seconds, (L,) each."""
@@ -140,6 +170,68 @@ class Network:
         if self.routing == "spray":
             return self._finish(len(src), *self._sprayed(self.place, src, dst, np.arange(len(src))))
         return self._finish(len(src), *_flat(self._fabric_links(self.place, src, dst)))
+
+    def trees(self, poster: IntArray, peers: IntArray, kind: Carried) -> Ways:
+        """The links of multicasts and sums between posters and their peers, each once. poster: (F,), peers: (F, k), -1 nobody.
+
+        A sum's tree are the ways of the peers to the poster, merged; copies go such a tree backwards. In an NVLink domain the switch reads the
+        poster's part from its GPU, and writes its copy there, too; across nodes what goes to all turns back before it reaches the poster.
+        latency_ps is that of the farthest peer. Spray and adaptive routing split no tree: it is as by D-mod-k.
+        Raises ValueError where no switch lies between them.
+        """
+        poster, peers = np.asarray(poster, np.int64), np.asarray(peers, np.int64)
+        if self.routing in ("spray", "adaptive"):
+            tree = replace(self, routing="d-mod-k").trees(poster, peers, kind)
+            whole = self._unit // tree.share_unit
+            return Ways(tree.begin, tree.link, tree.share * whole, tree.latency_ps, self._unit)
+        if (count := self._stripe_count) > 1:  # a tree for each NIC
+            each = [replace(self, stripe=nic).trees(poster, peers, kind) for nic in range(count)]
+            rows = np.concatenate([np.repeat(np.arange(len(poster)), np.diff(tree.begin)) for tree in each])
+            order = np.argsort(rows, kind="stable")
+            begin = np.searchsorted(rows[order], np.arange(len(poster) + 1))
+            latency = np.max([tree.latency_ps for tree in each], axis=0)
+            return Ways(
+                begin,
+                np.concatenate([tree.link for tree in each])[order],
+                np.ones(len(order), np.int64),
+                latency,
+                count,
+            )
+        row, column = np.nonzero(peers >= 0)
+        inward = self.ways(peers[row, column], poster[row])
+        hops = np.diff(inward.begin)
+        if (hops < 2).any():
+            at = int(row[np.flatnonzero(hops < 2)[0]])
+            raise ValueError(
+                f"{self.rank_name(int(poster[at]))} reaches a peer over a link of their own: no switch there adds or copies. "
+                "Take an algorithm that does neither in the network."
+            )
+        pair = np.repeat(np.arange(len(row)), hops)
+        place = np.arange(len(pair)) - inward.begin[pair]
+        # The end of each way, from the last switch on: one link in a domain, from the last link of the fabric on outside.
+        last = np.full(len(row), -1, np.int64)
+        across = inward.link >= self.first_fabric_link
+        np.maximum.at(last, pair[across], place[across])
+        tail = place >= np.where(last >= 0, last, hops - 1)[pair]
+        inner = tail & (last < 0)[pair]
+        flow, link = row[pair], inward.link
+        body, body_flow = link[~tail], flow[~tail]
+        parts = {
+            "peers up": (body_flow, body), "peers down": (body_flow, body ^ 1),
+            "up": (flow[tail], link[tail] ^ 1), "down": (flow[tail], link[tail]),
+            "own up": (flow[inner], link[inner] ^ 1), "own down": (flow[inner], link[inner]),
+        }  # fmt: skip
+        once = {name: np.unique(np.stack(part), axis=1) for name, part in parts.items()}
+        wanted = {
+            Carried.MULTICAST: ("up", "peers down", "own down"),
+            Carried.SUM: ("peers up", "up", "down"),
+        }.get(kind, ("peers up", "up", "down", "peers down", "own up", "own down"))
+        flow, link = np.concatenate([once[name] for name in wanted], axis=1)
+        order = np.argsort(flow, kind="stable")
+        farthest = np.zeros(len(poster), np.int64)
+        np.maximum.at(farthest, row, inward.latency_ps)
+        begin = np.searchsorted(flow[order], np.arange(len(poster) + 1))
+        return Ways(begin, link[order], np.ones(len(order), np.int64), farthest)
 
     def _fabric_links(self, fabric: Fabric, src: IntArray, dst: IntArray) -> IntArray:
         """(F, H) links of single-path routings, -1 after the last, round dead links where there are any."""
@@ -215,55 +307,85 @@ class Network:
         inside = ~outside & (node_a != node_b)
         # Links inside nodes depend only on which GPUs of their nodes, so each kind of pair is asked for once.
         kind = (gpu_a * node.gpus + gpu_b) * 3 + np.where(outside, 2, np.where(inside, 1, 0))
-        heads: list[tuple[IntArray, IntArray]] = []
-        tails: list[tuple[IntArray, IntArray]] = []
+        unit = self._unit
+        parts: list[tuple[IntArray, ...]] = []
+
+        def crossed(rows: IntArray, links: tuple[int, ...], nodes: IntArray, share: int, hop: int) -> None:
+            """Links inside nodes, one after another."""
+            for place, link in enumerate(links):
+                whole = np.full(len(rows), share, np.int64)
+                parts.append((rows, link + nodes[rows] * size, whole, np.full(len(rows), hop + place, np.int64)))
+
         for each in np.unique(kind):
             rows = np.flatnonzero(kind == each)
             first = int(rows[0])
-            a, b = int(src[first]), int(dst[first])
-            links = cluster.routes(np.array([a]), np.array([b]), how="d-mod-k").links[0]
-            links = links[links >= 0]
-            inner = links[links < cluster.nodes * size]
-            for link in inner:
-                at_a = int(link) // size == int(node_a[first])
-                base = node_a if at_a else node_b
-                (heads if at_a else tails).append((rows, int(link) % size + base[rows] * size))
-        parts: list[tuple[IntArray, IntArray, IntArray, IntArray]] = []
-        unit = _SPRAY_UNIT if self.routing == "spray" else 1
-        for place, (rows, link) in enumerate(heads):
-            parts.append((rows, link, np.full(len(rows), unit), np.full(len(rows), place)))
+            a, b = int(gpu_a[first]), int(gpu_b[first])
+            if not outside[first]:
+                links = cluster.routes(src[rows[:1]], dst[rows[:1]], how="d-mod-k").links[0]
+                links = links[links >= 0]
+                for place, link in enumerate(links.tolist()):
+                    at_a = link // size == int(node_a[first])
+                    crossed(rows, (link % size,), node_a if at_a else node_b, unit, place)
+                continue
+            share = unit // self._stripe_count
+            for number, (here, there) in enumerate(zip(self._to_nics[a], self._to_nics[b], strict=True)):
+                crossed(rows, here, node_a, share, number * _STRIPE)
+                back = tuple(link ^ 1 for link in reversed(there))
+                crossed(rows, back, node_b, share, number * _STRIPE + 2 * _MANY_HOPS)
         if outside.any():
+            if not self.stripes:
+                raise ValueError(f"cluster {cluster.name!r}: nodes without NICs reach no other NVLink domain")
             fabric, rows = cluster.fabric, np.flatnonzero(outside)
-            rail = np.array([node.rail_of_gpu(gpu) for gpu in range(node.gpus)], np.int64)
-            one, other = node_a * node.nics + rail[gpu_a], node_b * node.nics + rail[gpu_b]
-            if self.routing == "spray":
-                row, link, share, hop = self._sprayed(fabric, one[rows], other[rows], rows)
-                parts.append((row, link, share, hop + _MANY_HOPS))
-            else:
-                row, link, share, hop = _flat(self._fabric_links(fabric, one[rows], other[rows]))
-                parts.append((rows[row], link, share, hop + _MANY_HOPS))
-        for place, (rows, link) in enumerate(tails):
-            parts.append((rows, link, np.full(len(rows), unit), np.full(len(rows), 2 * _MANY_HOPS + place)))
+            for number in range(self._stripe_count):
+                nics = np.array([own[number] for own in self.stripes], np.int64)
+                one, other = node_a * node.nics + nics[gpu_a], node_b * node.nics + nics[gpu_b]
+                if self.routing == "spray":
+                    row, link, share_of, hop = self._sprayed(fabric, one[rows], other[rows], rows)
+                else:
+                    row, link, share_of, hop = _flat(self._fabric_links(fabric, one[rows], other[rows]))
+                    row = rows[row]
+                parts.append((row, link, share_of, hop + _MANY_HOPS + number * _STRIPE))
         if not parts:
             nothing = np.empty(0, np.int64)
             return self._finish(len(src), nothing, nothing, nothing, nothing)
-        row, link, share, hop = (np.concatenate(column).astype(np.int64) for column in zip(*parts, strict=True))
-        return self._finish(len(src), row, link, share, hop)
+        row, link, share_of, hop = (np.concatenate(column).astype(np.int64) for column in zip(*parts, strict=True))
+        return self._finish(len(src), row, link, share_of, hop)
+
+    @cached_property
+    def _to_nics(self) -> tuple[tuple[tuple[int, ...], ...], ...]:
+        """Links of a node from each GPU to each of its NICs."""
+        node = self.place.node if isinstance(self.place, Cluster) else None
+        if node is None:
+            return ()
+        graph = node.graph
+        return tuple(
+            tuple(graph.path(graph.vertex("gpu", gpu), graph.vertex("nic", nic)).links for nic in nics)
+            for gpu, nics in enumerate(self.stripes)
+        )
 
     def _finish(self, pairs: int, row: IntArray, link: IntArray, share: IntArray, hop: IntArray) -> Ways:
-        """Ordered by pair and hop. The latency is that of the links, for a sprayed flow of its longest path."""
+        """Ordered by pair, stripe and hop. The latency is that of the slowest stripe, for a sprayed flow of its longest path."""
         order = np.lexsort((hop, row))
         row, link, share, hop = row[order], link[order], share[order], hop[order]
         begin = np.searchsorted(row, np.arange(pairs + 1))
         latency = picoseconds(self.rates_of(link)[1]) if len(link) else np.empty(0, np.int64)
-        if self.routing == "spray":
-            unit = _SPRAY_UNIT
-            first = np.flatnonzero(np.r_[True, (np.diff(row) != 0) | (np.diff(hop) != 0)]) if len(row) else row
-            slowest = np.maximum.reduceat(latency, first) if len(first) else latency
-            total = np.bincount(row[first], weights=slowest.astype(np.float64), minlength=pairs).astype(np.int64)
-            return Ways(begin, link, share, total, unit)
-        summed = np.concatenate(([0], np.cumsum(latency)))
-        return Ways(begin, link, share, summed[begin[1:]] - summed[begin[:-1]])
+        if self.routing != "spray" and self._stripe_count == 1:
+            summed = np.concatenate(([0], np.cumsum(latency)))
+            return Ways(begin, link, share, summed[begin[1:]] - summed[begin[:-1]])
+        total = np.zeros(pairs, np.int64)
+        if len(row):
+            first = _changes(row, hop)
+            slowest, of = np.maximum.reduceat(latency, first), row[first]
+            stripe = _changes(of, hop[first] // _STRIPE)
+            np.maximum.at(total, of[stripe], np.add.reduceat(slowest, stripe))
+        return Ways(begin, link, share, total, self._unit)
+
+
+def _changes(*columns: IntArray) -> IntArray:
+    """Places where any of some columns differs from the one before."""
+    differs = np.ones(len(columns[0]), bool)
+    differs[1:] = np.any([np.diff(column) != 0 for column in columns], axis=0)
+    return np.flatnonzero(differs)
 
 
 def _padded(begin: IntArray, link: NDArray[np.int32]) -> IntArray:
@@ -275,6 +397,8 @@ def _padded(begin: IntArray, link: NDArray[np.int32]) -> IntArray:
 
 
 _MANY_HOPS = 1 << 20
+_STRIPE = 1 << 24
+"""Between the hops of one stripe and those of the next."""
 _MOST_ATTEMPTS = 64
 """Other hashes that are tried to go round dead links. A guess; a fabric with 2 live paths of n needs about n."""
 

@@ -2,206 +2,23 @@
 
 Streams run instructions; channels carry messages between streams. Who talks to whom is a rule on rank numbers (`Peers`),
 and loops stay loops. Nothing here knows an algorithm by name: plans, workloads and traces all become one of these.
-Legend: N ranks, R ranks that run a stream, k channels of one name that each of them sends on.
+Legend: R ranks that run a stream, k channels of one name that each of them sends on.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol, TypeAlias, runtime_checkable
-
-import numpy as np
+from enum import StrEnum
+from typing import TypeAlias
 
 from busbw.hardware.links import FloatArray, IntArray
+from busbw.simulation.peers import Peers
 
 __all__ = [
-    "Channel", "Compute", "Delay", "Drain", "Instruction", "Loop", "Others", "Peers", "Receive", "Send", "Shift",
-    "Stream", "Table", "TaskProgram",
+    "Carried", "Channel", "Compute", "Delay", "Drain", "Free", "Instruction", "Loop", "Put", "Receive", "Send", "Stream",
+    "Take", "TaskProgram",
 ]  # fmt: skip
-
-
-@runtime_checkable
-class Peers(Protocol):
-    """A rule that says whom each rank sends to."""
-
-    @property
-    def fan(self) -> int:
-        """k: channels of each sender."""
-        ...
-
-    def of(self, ranks: IntArray) -> IntArray:
-        """(R, k): the ranks that these send to, column by column."""
-        ...
-
-    def senders(self, ranks: IntArray) -> tuple[IntArray, IntArray]:
-        """(R, k) each: who sends to these ranks, and on which column of theirs."""
-        ...
-
-    def column(self, sender: IntArray, receiver: IntArray) -> IntArray:
-        """The column on which a rank sends to another, given that it does."""
-        ...
-
-    def survives(self, moved: IntArray) -> bool:
-        """Whether renumbering ranks (r becomes moved[r]) leaves the rule as it is, columns in any order."""
-        ...
-
-
-def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
-
-
-@dataclass(frozen=True, slots=True)
-class Shift:
-    """Each rank sends to the one that is `by` further along each axis, round and round.
-
-    Ranks are numbered row by row in `shape`.
-
-    >>> Shift((4,), (1,)).of(np.arange(4)).ravel().tolist()
-    [1, 2, 3, 0]
-    """
-
-    shape: tuple[int, ...]
-    by: tuple[int, ...]
-
-    def __post_init__(self) -> None:
-        if len(self.shape) != len(self.by) or min(self.shape, default=0) < 1:
-            raise ValueError(f"a shift of {self.by} in {self.shape}: both need one number an axis, sizes from 1")
-
-    @property
-    def fan(self) -> int:
-        """One."""
-        return 1
-
-    def _moved(self, ranks: IntArray, sign: int) -> IntArray:
-        out = np.array(ranks, np.int64)
-        for size, stride, by in zip(self.shape, _strides(self.shape), self.by, strict=True):
-            if by % size:
-                digit = out // stride % size
-                out += ((digit + sign * by) % size - digit) * stride
-        return out
-
-    def of(self, ranks: IntArray) -> IntArray:
-        """(R, 1)."""
-        return self._moved(ranks, 1)[:, None]
-
-    def senders(self, ranks: IntArray) -> tuple[IntArray, IntArray]:
-        """(R, 1) each."""
-        return self._moved(ranks, -1)[:, None], np.zeros((len(ranks), 1), np.int64)
-
-    def column(self, sender: IntArray, receiver: IntArray) -> IntArray:
-        """Always 0."""
-        return np.zeros(np.broadcast_shapes(np.shape(sender), np.shape(receiver)), np.int64)
-
-    def survives(self, moved: IntArray) -> bool:
-        """Asks every rank."""
-        return np.array_equal(self._moved(moved, 1), moved[self._moved(np.arange(len(moved)), 1)])
-
-
-@dataclass(frozen=True, slots=True)
-class Others:
-    """Each rank sends to all others along one axis of `shape`: first the next one, last the one before it.
-
-    >>> Others((4,), 0).of(np.array([2])).tolist()
-    [[3, 0, 1]]
-    """
-
-    shape: tuple[int, ...]
-    axis: int
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.axis < len(self.shape) or min(self.shape) < 1:
-            raise ValueError(f"axis {self.axis} of {self.shape} is not there")
-
-    @property
-    def fan(self) -> int:
-        """All but one."""
-        return self.shape[self.axis] - 1
-
-    def _along(self, ranks: IntArray, by: IntArray) -> IntArray:
-        size, stride = self.shape[self.axis], math.prod(self.shape[self.axis + 1 :])
-        ranks = np.asarray(ranks, np.int64)[:, None]
-        digit, by = ranks // stride % size, by % size
-        out = np.asarray(ranks + by * stride, np.int64)
-        np.subtract(out, size * stride, out=out, where=by >= size - digit)
-        return out
-
-    def of(self, ranks: IntArray) -> IntArray:
-        """(R, k)."""
-        return self._along(ranks, np.arange(1, self.fan + 1))
-
-    def senders(self, ranks: IntArray) -> tuple[IntArray, IntArray]:
-        """(R, k) each."""
-        columns = np.arange(self.fan)
-        return self._along(ranks, -1 - columns), np.broadcast_to(columns, (len(ranks), self.fan))
-
-    def column(self, sender: IntArray, receiver: IntArray) -> IntArray:
-        """How much further the receiver is, less 1."""
-        size, stride = self.shape[self.axis], math.prod(self.shape[self.axis + 1 :])
-        return np.asarray((receiver // stride - sender // stride) % size - 1, np.int64)
-
-    def survives(self, moved: IntArray) -> bool:
-        """Whether ranks of one group stay together."""
-        size, stride = self.shape[self.axis], math.prod(self.shape[self.axis + 1 :])
-
-        def group(rank: IntArray) -> IntArray:
-            return np.asarray(rank // (stride * size) * stride + rank % stride, np.int64)
-
-        became = np.full(len(moved), -1, np.int64)
-        before, after = group(np.arange(len(moved))), group(moved)
-        became[before] = after
-        return np.array_equal(became[before], after)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Table:
-    """Who sends to whom, written out: row i are the receivers of the i-th sender, all different; -1 is nobody.
-
-    Ranks that run the sending stream and have no row send to nobody.
-    """
-
-    ranks: IntArray
-    """(R,) the senders, ascending."""
-    receivers: IntArray
-    """(R, k)."""
-
-    @property
-    def fan(self) -> int:
-        """Columns."""
-        return int(self.receivers.shape[1])
-
-    def of(self, ranks: IntArray) -> IntArray:
-        """(R, k)."""
-        if np.array_equal(ranks, self.ranks):
-            return np.asarray(self.receivers, np.int64)
-        row = np.minimum(np.searchsorted(self.ranks, ranks), len(self.ranks) - 1)
-        return np.where((self.ranks[row] == ranks)[:, None], self.receivers[row], -1).astype(np.int64)
-
-    def senders(self, ranks: IntArray) -> tuple[IntArray, IntArray]:
-        """(R, k) each, as many columns as the rank with most senders has; -1 where a rank has fewer."""
-        rows, columns = np.nonzero(self.receivers >= 0)
-        to = self.receivers[rows, columns]
-        order = np.argsort(to, kind="stable")
-        to, source, column = to[order], self.ranks[rows[order]], columns[order]
-        first, last = np.searchsorted(to, ranks, "left"), np.searchsorted(to, ranks, "right")
-        most = int((last - first).max(initial=0))
-        at = first[:, None] + np.arange(most)
-        there = at < last[:, None]
-        at = np.where(there, at, 0)
-        return np.where(there, source[at], -1), np.where(there, column[at], -1)
-
-    def column(self, sender: IntArray, receiver: IntArray) -> IntArray:
-        """Looked up."""
-        rows = self.receivers[np.searchsorted(self.ranks, sender)]
-        return np.asarray((rows == np.asarray(receiver)[..., None]).argmax(-1), np.int64)
-
-    def survives(self, moved: IntArray) -> bool:
-        """Asks every sender."""
-        if not np.array_equal(np.sort(moved[self.ranks]), self.ranks):
-            return False
-        renumbered = np.where(self.receivers >= 0, moved[np.maximum(self.receivers, 0)], -1)
-        return np.array_equal(np.sort(self.of(moved[self.ranks]), 1), np.sort(renumbered, 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +33,29 @@ class Send:
 @dataclass(frozen=True, slots=True)
 class Receive:
     """Waits for one message on each channel of this name that leads here."""
+
+    channel: str
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """Like Send, but nobody is told when it arrives; a later message of the same channel tells of it."""
+
+    channel: str
+    size_bytes: int | None = None
+    """None: the channel's own sizes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Take:
+    """Like Receive, but the messages' slots stay taken until Free."""
+
+    channel: str
+
+
+@dataclass(frozen=True, slots=True)
+class Free:
+    """Gives one slot back on each channel of this name that leads here."""
 
     channel: str
 
@@ -249,7 +89,24 @@ class Loop:
     body: tuple[Instruction, ...]
 
 
-Instruction: TypeAlias = Send | Receive | Drain | Delay | Compute | Loop
+Instruction: TypeAlias = Send | Put | Receive | Take | Free | Drain | Delay | Compute | Loop
+
+
+class Carried(StrEnum):
+    """What a channel's messages are: from whom, to whom, and over which links. The poster is the rank that runs `source`."""
+
+    MESSAGE = "message"
+    """From the poster to one peer; a rank has one channel a peer."""
+    PULL = "pull"
+    """From one peer to the poster, who is told after the way there and back: a load, an RDMA read."""
+    MULTICAST = "multicast"
+    """From the poster to all peers, copied in switches: a tree, each link once."""
+    SUM = "sum"
+    """From all peers and the poster, added in switches, to the poster, who is told."""
+    SUM_TO_ALL = "sum_to_all"
+    """The same, and the sum to all peers, who are told, too."""
+    SUM_AND_STORE = "sum_and_store"
+    """The same, but only the poster is told."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -284,6 +141,16 @@ class Channel:
     """What one connection carries at most, whatever its links could; None: no limit of its own."""
     token: bool = False
     """Carries no bytes and takes no time: order between streams of one place."""
+    kind: Carried = Carried.MESSAGE
+    """Beside MESSAGE and PULL a rank has one channel for all its peers."""
+    credit: bool = False
+    """A slot that is given back is known to the sender only after the latency of the way back; else at once."""
+    overhead_s: float = 0.0
+    """From when a message's turn comes on the channel to its first byte."""
+    gap_s: float = 0.0
+    """Least time from one message's begin to the next, of one rank over all channels of the same `injector`: 1 / message rate."""
+    injector: str = ""
+    """What limits the rate of messages, such as a NIC; empty: the channel itself."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -299,6 +166,11 @@ class TaskProgram:
         if self.ranks < 1:
             raise ValueError(f"a program has at least one rank, not {self.ranks}")
         streams, channels = {s.name for s in self.streams}, {c.name: c for c in self.channels}
+        for channel in self.channels:
+            if channel.kind in _TOLD_POSTER and channel.source != channel.target:
+                raise ValueError(
+                    f"channel {channel.name}: {channel.kind} comes back to {channel.source}, not to {channel.target}"
+                )
         if len(streams) != len(self.streams) or len(channels) != len(self.channels):
             raise ValueError("two streams or two channels have one name")
         for channel in self.channels:
@@ -317,9 +189,12 @@ class TaskProgram:
                     )
 
 
+_TOLD_POSTER = (Carried.PULL, Carried.SUM, Carried.SUM_TO_ALL, Carried.SUM_AND_STORE)
+
+
 def _channels_used(body: tuple[Instruction, ...]) -> Iterator[tuple[str, bool]]:
     for step in body:
         if isinstance(step, Loop):
             yield from _channels_used(step.body)
-        elif isinstance(step, (Send, Receive, Drain)):
-            yield step.channel, not isinstance(step, Receive)
+        elif isinstance(step, (Send, Put, Receive, Take, Free, Drain)):
+            yield step.channel, not isinstance(step, (Receive, Take, Free))

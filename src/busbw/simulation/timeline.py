@@ -123,9 +123,9 @@ class Timeline:
     def link_bytes(self) -> tuple[IntArray, IntArray]:
         """Links used, by the cluster's numbers (one of each class where folded), and the bytes each carried."""
         expansion = self.expansion
-        row = np.repeat(np.arange(len(self.channel_bytes)), np.diff(expansion.way_begin))
+        row = np.repeat(np.arange(len(self.channel_bytes)), np.diff(expansion.ways.begin))
         load = np.bincount(
-            expansion.crossing_link, weights=self.channel_bytes[row] * self._shares, minlength=len(expansion.link)
+            expansion.ways.link, weights=self.channel_bytes[row] * self._shares, minlength=len(expansion.link)
         )
         real = np.flatnonzero((expansion.link >= 0) & (load > 0))
         return expansion.link[real], np.rint(load[real]).astype(np.int64)
@@ -138,4 +138,4 @@ class Timeline:
 
     @cached_property
     def _shares(self) -> FloatArray:
-        return np.asarray(self.expansion.crossing_share, np.float64) / self.expansion.share_unit
+        return np.asarray(self.expansion.ways.share, np.float64) / self.expansion.share_unit

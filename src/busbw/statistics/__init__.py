@@ -1,4 +1,7 @@
-"""Pure mathematics on arrays and lists: robust effects, calibration of probabilities. Imports nothing of busbw."""
+"""Pure mathematics on arrays and lists: robust effects, calibration of probabilities. Imports nothing of busbw.
+
+`changes` (levels of a series) is imported by its own name: it loads numpy and compiled code, which `busbw explain` can do without.
+"""
 
 from busbw.statistics.calibration import Bin, brier_score, reliability
 from busbw.statistics.polish import end_effects

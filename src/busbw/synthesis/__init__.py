@@ -2,7 +2,7 @@
 
 Forests and exchanges at the throughput bound, greedy matching in time, exact search for few ranks.
 
-Imports collectives, hardware and what lies under them.
+Candidates are ranked by prediction and simulation. Imports those, nccl, collectives, hardware and what lies under them.
 """
 
 from busbw.synthesis.design import DESIGNED, OBJECTIVES, Candidate, Design, design, message_alpha_s
@@ -11,12 +11,14 @@ from busbw.synthesis.exchanges import Exchange, route_exchange
 from busbw.synthesis.forests import FOREST_COLLECTIVES, Forest, pack_forest, tree_depths
 from busbw.synthesis.greedy import synthesise_greedily
 from busbw.synthesis.rank_links import RankLinks
+from busbw.synthesis.timing import SWITCHES, ranked_on, summing_switches
 from busbw.synthesis.transfers import Transfers
 
 __all__ = [
     "DESIGNED",
     "FOREST_COLLECTIVES",
     "OBJECTIVES",
+    "SWITCHES",
     "Candidate",
     "Design",
     "ExactResult",
@@ -29,8 +31,10 @@ __all__ = [
     "least_exact_steps",
     "message_alpha_s",
     "pack_forest",
+    "ranked_on",
     "route_exchange",
     "search_exactly",
+    "summing_switches",
     "synthesise_greedily",
     "tree_depths",
 ]

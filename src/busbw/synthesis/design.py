@@ -1,12 +1,12 @@
 """Candidates for a collective on a graph, from the library and from synthesis, ranked by what they would take.
 
-The ranking is an alpha-beta model that knows the links: a step costs alpha, a little for each message of its
-busiest rank, and the time of its busiest link.
+The ranking here is an alpha-beta model that knows the links: a step costs alpha, a little for each message of its
+busiest rank, and the time of its busiest link. `busbw.synthesis.timing` ranks them anew where the cluster is known.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -15,14 +15,25 @@ from numpy.typing import NDArray
 from busbw.collectives import BoundSchedule, Mode, Schedule, expand
 from busbw.collectives.algorithms import LIBRARY
 from busbw.collectives.bounds import CapacityGraph, TimeBound, least_steps, symmetry, time_bound
-from busbw.collectives.schedule import transfers_of
+from busbw.collectives.expressions import param
+from busbw.collectives.schedule import Pipeline, transfers_of
 from busbw.hardware import Cluster
 from busbw.synthesis.exchanges import Exchange, route_exchange
 from busbw.synthesis.forests import FOREST_COLLECTIVES, Forest, pack_forest, tree_depths
 from busbw.synthesis.greedy import GREEDY_COLLECTIVES, synthesise_greedily
 from busbw.synthesis.rank_links import RankLinks
 
-__all__ = ["DESIGNED", "OBJECTIVES", "Candidate", "Design", "design", "message_alpha_s"]
+__all__ = [
+    "DESIGNED",
+    "LEAST_SLICE",
+    "NEEDS_SWITCHES",
+    "OBJECTIVES",
+    "SOFTWARE_S",
+    "Candidate",
+    "Design",
+    "design",
+    "message_alpha_s",
+]
 
 DESIGNED = (
     *("all_reduce", "all_gather", "reduce_scatter", "all_to_all"),
@@ -30,7 +41,8 @@ DESIGNED = (
 )
 OBJECTIVES = ("latency", "throughput", "at-size")
 
-_SOFTWARE_S = 2e-6
+NEEDS_SWITCHES = "needs switches that reduce or copy"
+SOFTWARE_S = 2e-6
 """What a message costs beside the wires: a guess, near what NCCL's simple protocol takes a hop."""
 _MESSAGE_S = 2e-7
 """What each further message that a rank sends in one step costs: a guess, near a NIC's and a proxy's few million a second."""
@@ -42,7 +54,12 @@ _CELLS = 20_000_000
 _TINY, _HUGE = 8, 1 << 40
 """Sizes that stand for latency and throughput alone."""
 _MOST_PARTS = 4096
-_LEAST_SLICE = 4096
+_BLOCKS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+_RADICES = (2, 3, 4, 8, 16, 32)
+"""Values tried of the parameters `blocks` and `radix` of library schedules, where they fit."""
+_FEW_MOVES = 300_000
+"""Messages of a schedule up to which all values are tried: some tenths of a second each. A guess."""
+LEAST_SLICE = 4096
 """Bytes: a guess; smaller slices are all start-up."""
 
 
@@ -52,20 +69,37 @@ class Candidate:
 
     name: str
     origin: str
-    """library, forest, exchange or greedy."""
-    schedule: Schedule = field(repr=False)
+    """library, forest, exchange, greedy or nccl."""
+    schedule: Schedule | None = field(repr=False)
+    """None for what NCCL does and no schedule here says."""
     sizes: tuple[tuple[str, int], ...]
     """The axes it is bound to."""
     steps: int
+    """Steps in which ranks wait for one another, for one slice."""
     parts: int
     """Slices that follow each other through the steps; 1 where it has no pipeline."""
     peers: int
     """Ranks that one rank sends to, at most."""
     time_s: float
     forest: Forest | None = field(default=None, repr=False)
+    steps_between: int = 0
+    """Of the steps, those with messages between nodes (NVLink domains)."""
+    more_messages: int = 0
+    """Messages beyond the first of the busiest rank of each step, summed."""
+    between: bool = False
+    """Whether its busiest link is of the network."""
+    channels: int = 1
+    timed_by: str = "model"
+    """model, simulation (of the links; fitted: read off runs with fewer slices) or prediction (of NCCL)."""
+    links_s: float | None = None
+    """What the links take: simulated; of NCCL, its bytes at line rate; None where the model alone is known."""
+    in_network: bool = False
+    """Whether switches add or copy for it."""
 
     def bind(self) -> BoundSchedule:
-        """The schedule for these ranks, with the parts that were best."""
+        """The schedule for these ranks, with the parts that were best. Raises ValueError where there is none."""
+        if self.schedule is None:
+            raise ValueError(f"{self.name} is what NCCL does; it has no schedule here")
         named = dict(self.sizes)
         if any(name == "parts" for name, _ in self.schedule.params):
             named["parts"] = self.parts
@@ -86,20 +120,41 @@ class Design:
     candidates: tuple[Candidate, ...]
     left_out: tuple[tuple[str, str], ...]
     """Names of schedules that were not ranked, and why."""
+    switches: TimeBound | None = None
+    """The bound where the cluster's switches add and copy; None where they do not."""
+    latency_s: float | None = None
+    """Of the links between the furthest GPUs, without software; None: alpha_s counts."""
+    notes: tuple[str, ...] = ()
 
     @property
     def bound_s(self) -> float:
-        """The larger of what rates and steps need at least."""
-        return max(float(self.bound.time_s), self.least_steps * self.alpha_s)
+        """The larger of what rates and steps need at least, where switches neither add nor copy."""
+        return self._at_least(self.bound)
+
+    @property
+    def switches_bound_s(self) -> float:
+        """The same where the cluster's switches add and copy as they can: no schedule is faster."""
+        return self._at_least(self.switches or self.bound)
+
+    def _at_least(self, bound: TimeBound) -> float:
+        a_step = self.alpha_s if self.latency_s is None else self.latency_s
+        return max(float(bound.time_s), self.least_steps * a_step)
 
     def gap(self, candidate: Candidate) -> float:
-        """How much longer than the bound a candidate takes, as a share of it."""
-        return candidate.time_s / self.bound_s - 1 if self.bound_s else 0.0
+        """How much longer than the bound of its kind a candidate takes on the links, as a share of it."""
+        bound = self.switches_bound_s if candidate.in_network else self.bound_s
+        took = candidate.time_s if candidate.links_s is None else candidate.links_s
+        return took / bound - 1 if bound else 0.0
+
+    @property
+    def best(self) -> Candidate | None:
+        """The fastest that has a schedule."""
+        return next((candidate for candidate in self.candidates if candidate.schedule is not None), None)
 
 
-def message_alpha_s(cluster: Cluster) -> float:
-    """Start-up time of a message between the furthest GPUs: links and switches on its way, and the software's part."""
-    return cluster.path(0, cluster.gpus - 1).latency_s + _SOFTWARE_S
+def message_alpha_s(cluster: Cluster, *, near: bool = False) -> float:
+    """Start-up time of a message between the furthest GPUs, or neighbours: links and switches on its way, and the software's part."""
+    return cluster.path(0, 1 if near else cluster.gpus - 1).latency_s + SOFTWARE_S
 
 
 def design(
@@ -108,13 +163,16 @@ def design(
     size_bytes: int,
     *,
     alpha_s: float,
+    near_alpha_s: float | None = None,
     objective: str = "at-size",
     gpus_per_node: int | None = None,
     root: int = 0,
     seed: int = 1,
+    progress: Callable[[str], None] | None = None,
 ) -> Design:
     """Candidates ranked at `size_bytes`, or at a size where latency or throughput is all that counts.
 
+    alpha_s: start-up of a message between nodes of `gpus_per_node` ranks; near_alpha_s: inside one (the same if None).
     Library schedules take one way for each pair of ranks, balanced as for an all-to-all; forests and exchanges take their own.
     Schedules that need switches which reduce or copy are left out, and said so. Raises ValueError for other collectives and
     objectives, and where GPUs cannot reach one another.
@@ -126,13 +184,17 @@ def design(
     if graph.gpus < 2:
         raise ValueError("one GPU has nobody to talk to")
     size = {"latency": _TINY, "throughput": _HUGE}.get(objective, size_bytes)
+    say = progress or (lambda _: None)
+    say(f"bounds of {graph.gpus} GPUs and {len(graph)} links")
     found = symmetry(graph)
     bound = time_bound(graph, collective, size, root=root, found=found)
     kept: list[Candidate] = []
     left_out: list[tuple[str, str]] = []
     exchange = route_exchange(graph, seed=seed, found=found) if graph.gpus <= _MOST_RANKS else None
-    model = _Model(graph, size, alpha_s)
+    near_s = alpha_s if near_alpha_s is None else near_alpha_s
+    model = _Model(graph, size, alpha_s, near_s, gpus_per_node or graph.gpus)
     if collective in FOREST_COLLECTIVES:
+        say("packing a forest")
         try:
             kept.append(model.of_forest(pack_forest(graph, collective, root=root, seed=seed, found=found)))
         except ValueError as error:
@@ -151,12 +213,14 @@ def design(
             Candidate("greedy", "greedy", made.schedule(), sizes, len(np.unique(made.begin_ps)), 1, peers, made.time_s)
         )
     for name, schedule in _library(collective):
+        say(f"counting {name}")
         if exchange is None:
             left_out.append((name, f"more than {_MOST_RANKS} ranks are not written out"))
             continue
         try:
             bound_to = _bound_to(schedule, graph.gpus, gpus_per_node, root)
-            kept.append(model.of_library(name, bound_to, exchange))
+            variants = (model.of_library(name, variant, exchange) for variant in _variants(bound_to, size))
+            kept.append(min(variants, key=lambda candidate: candidate.time_s))
         except ValueError as error:
             left_out.append((name, str(error)))
     kept.sort(key=lambda candidate: candidate.time_s)
@@ -168,26 +232,62 @@ def _library(collective: str) -> Iterator[tuple[str, Schedule]]:
     for name, make in LIBRARY.items():
         schedule = make()
         if schedule.kind == collective:
-            yield name, schedule
+            yield name, _sliced(schedule) if len(schedule.axes) > 1 else schedule
+
+
+def _sliced(schedule: Schedule) -> Schedule:
+    """The schedule as a pipeline, so that its levels overlap."""
+    if any(name == "parts" for name, _ in schedule.params):
+        return schedule
+    return replace(schedule, body=Pipeline(param("parts"), schedule.body), params=(*schedule.params, ("parts", 1)))
+
+
+def _variants(bound: BoundSchedule, size_bytes: float) -> Iterator[BoundSchedule]:
+    """The schedule with each value of its parameters `blocks` and `radix` that is worth trying."""
+    named = dict(bound.params)
+    if "blocks" in named:
+        most = max(1, int(size_bytes) // LEAST_SLICE)
+        tried = [m for m in _BLOCKS if m == 1 or (m <= most and m * bound.ranks <= _FEW_MOVES)]
+        yield from (bound.bound_where(blocks=m) for m in tried)
+    elif "radix" in named:
+        tried = [base for base in _RADICES if base == 2 or base < bound.ranks]
+        few = bound.ranks * bound.ranks <= _FEW_MOVES
+        yield from (bound.bound_where(radix=base) for base in (tried if few else tried[2:3]))
+    else:
+        yield bound
 
 
 def _bound_to(schedule: Schedule, ranks: int, gpus_per_node: int | None, root: int) -> BoundSchedule:
     if any(transfer.mode not in (Mode.COPY, Mode.REDUCE) for transfer in transfers_of(schedule.body)):
-        raise ValueError("needs switches that reduce or copy")
+        raise ValueError(NEEDS_SWITCHES)
     params = {"root": root} if any(name == "root" for name, _ in schedule.params) else {}
     if len(schedule.axes) == 1:
         return schedule.bind(ranks, **params)
     if schedule.axes == ("node", "gpu") and gpus_per_node and ranks > gpus_per_node and ranks % gpus_per_node == 0:
         return schedule.bind(ranks // gpus_per_node, gpus_per_node, **params)
-    raise ValueError(f"has the axes {', '.join(schedule.axes)}, which these ranks do not")
+    raise ValueError("these ranks have other axes (nodes of several GPUs, a torus)")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Started:
+    """How long steps take to begin."""
+
+    start_s: NDArray[np.float64]
+    """(steps,)."""
+    between: int
+    """Steps with messages between nodes."""
+    more: int
+    """Messages beyond the first of the busiest rank of each step, summed."""
 
 
 class _Model:
     """Time of steps whose messages take known ways."""
 
-    def __init__(self, graph: CapacityGraph, size_bytes: int, alpha_s: float) -> None:
-        self.graph, self.size, self.alpha_s = graph, size_bytes, alpha_s
+    def __init__(self, graph: CapacityGraph, size_bytes: int, alpha_s: float, near_s: float, per_node: int) -> None:
+        self.graph, self.size, self.alpha_s, self.per_node = graph, size_bytes, alpha_s, per_node
         self.seconds_a_byte = 1.0 / (graph.capacity * float(graph.unit))
+        self.near_s = near_s
+        self.inside = _inside_nodes(graph, per_node)
 
     def of_forest(self, made: Forest) -> Candidate:
         depth = made.depth
@@ -203,22 +303,31 @@ class _Model:
         seconds = np.asarray(1.0 / (graph.capacity * float(graph.unit)), np.float64)
         busiest = self._busiest(np.repeat(step[used], length[way]), made.way_edges[rows], share, depth, seconds)
         parent = made.parent[used].astype(np.int64)
-        start = self._start(step[used], parent, depth)
+        child = np.broadcast_to(np.arange(self.graph.gpus), made.parent.shape)[used]
+        steps = self._steps(step[used], parent, child, depth)
         both_ways = 2 if made.collective == "all_reduce" else 1
         total = float(made.inverse_rate) * share * made.trees_per_root
-        time_s, parts = self._pipelined(np.tile(start, both_ways), np.tile(busiest, both_ways), total)
+        time_s, parts = self._pipelined(np.tile(steps.start_s, both_ways), np.tile(busiest, both_ways), total)
         sizes = (("r", self.graph.gpus),)
-        return Candidate("forest", "forest", made.schedule(), sizes, depth * both_ways, parts, made.peers, time_s, made)
+        worst = int(np.argmax(made.load * seconds))
+        return Candidate(
+            "forest", "forest", made.schedule(), sizes, depth * both_ways, parts, made.peers, time_s, made,
+            steps_between=steps.between * both_ways, more_messages=steps.more * both_ways, between=not self.inside[worst],
+        )  # fmt: skip
 
     def of_exchange(self, made: Exchange) -> Candidate:
         schedule = made.schedule()
         bound = schedule.bind()
         moves = expand(bound, whole=True, most=_MOST_MOVES)
         # Hops of one pair follow each other; those of different pairs need not wait, so links are busy all the time.
-        start = float(self._start(moves.step, moves.src, int(moves.step.max()) + 1).sum())
-        time_s = start + float(made.time_s(self.size))
+        steps = self._steps(moves.step, moves.src, moves.dst, int(moves.step.max()) + 1)
+        time_s = float(steps.start_s.sum()) + float(made.time_s(self.size))
         peers = _most_peers(moves.src, moves.dst, self.graph.gpus)
-        return Candidate("exchange", "exchange", schedule, bound.sizes, made.depth, 1, peers, time_s)
+        worst = int(np.argmax(made.load * self.seconds_a_byte))
+        return Candidate(
+            "exchange", "exchange", schedule, bound.sizes, made.depth, 1, peers, time_s,
+            steps_between=steps.between, more_messages=steps.more, between=not self.inside[worst],
+        )  # fmt: skip
 
     def of_library(self, name: str, bound: BoundSchedule, ways: Exchange) -> Candidate:
         moves = expand(bound, whole=True, most=_MOST_MOVES)
@@ -226,6 +335,7 @@ class _Model:
         step, src, dst, count = moves.step[away], moves.src[away], moves.dst[away], moves.count[away]
         if not len(step):
             raise ValueError("moves nothing")
+        step = np.unique(step, return_inverse=True)[1].ravel()  # those in which ranks only copy are no steps
         steps = int(step.max()) + 1
         pair = src * self.graph.gpus + dst
         length = np.diff(ways.way_begin)
@@ -246,12 +356,17 @@ class _Model:
             busiest[first : first + here] = (load * self.seconds_a_byte).max(1)
             total += load.sum(0)
             begin = end
-        start = self._start(step, src, steps)
+        started = self._steps(step, src, dst, steps)
         sliced = any(parameter == "parts" for parameter, _ in bound.schedule.params)
-        time_s, parts = self._pipelined(start, busiest, float((total * self.seconds_a_byte).max()), sliced=sliced)
+        taken = total * self.seconds_a_byte
+        time_s, parts = self._pipelined(started.start_s, busiest, float(taken.max()), sliced=sliced)
         peers = _most_peers(src, dst, self.graph.gpus)
         schedule = replace(bound.schedule, params=bound.params)  # the root that was asked for
-        return Candidate(name, "library", schedule, _named_sizes(bound), steps, parts, peers, time_s)
+        return Candidate(
+            name, "library", schedule, _named_sizes(bound), steps, parts, peers, time_s,
+            steps_between=started.between, more_messages=started.more, between=not self.inside[int(np.argmax(taken))],
+            channels=int(moves.channel[away].max()) + 1,
+        )  # fmt: skip
 
     def _busiest(
         self, step: NDArray[np.int64], edge: NDArray[np.int32], share: float, steps: int, seconds: NDArray[np.float64]
@@ -259,12 +374,16 @@ class _Model:
         load = np.bincount(step * len(seconds) + edge, minlength=steps * len(seconds)).reshape(steps, -1)
         return np.asarray((load * share * seconds).max(1), np.float64)
 
-    def _start(self, step: NDArray[np.int64], src: NDArray[np.int64], steps: int) -> NDArray[np.float64]:
-        """(steps,) start-up time: alpha, and what the rank with most messages takes to begin them all."""
+    def _steps(self, step: NDArray[np.int64], src: NDArray[np.int64], dst: NDArray[np.int64], steps: int) -> _Started:
+        """What it takes to begin each step: alpha, and what the rank with most messages takes to begin them all."""
         key, messages = np.unique(step * self.graph.gpus + src, return_counts=True)
-        most = np.zeros(steps)
+        most = np.zeros(steps, np.int64)
         np.maximum.at(most, key // self.graph.gpus, messages)
-        return np.asarray(self.alpha_s + np.maximum(most - 1, 0) * _MESSAGE_S, np.float64)
+        far = np.zeros(steps, bool)
+        far[step[src // self.per_node != dst // self.per_node]] = True
+        more = np.maximum(most - 1, 0)
+        start = np.where(far, self.alpha_s, self.near_s) + more * _MESSAGE_S
+        return _Started(start, int(far.sum()), int(more.sum()))
 
     def _pipelined(
         self, start: NDArray[np.float64], busiest: NDArray[np.float64], total: float, *, sliced: bool = True
@@ -276,13 +395,22 @@ class _Model:
         best, parts = float("inf"), 1
         choices: Sequence[int] = [1 << place for place in range(_MOST_PARTS.bit_length())] if sliced else [1]
         for count in choices:
-            if count > 1 and self.size / count < _LEAST_SLICE:
+            if count > 1 and self.size / count < LEAST_SLICE:
                 break
             through = float(start.sum()) + float(busiest.sum()) / count
             time_s = through + (count - 1) * max(float(start.max()), total / count)
             if time_s < best:
                 best, parts = time_s, count
         return best, parts
+
+
+def _inside_nodes(graph: CapacityGraph, per_node: int) -> NDArray[np.bool_]:
+    """(E,) whether a link lies inside a node (NVLink domain): between its GPUs, or at a switch that is named as one of it."""
+    place = np.arange(graph.vertices) // per_node
+    place[graph.gpus :] = -1
+    own = np.array([" of domain " in name or " of node " in name for name in graph.names] or [False] * graph.vertices)
+    same = (place[graph.src] == place[graph.dst]) & (place[graph.src] >= 0)
+    return np.asarray(same | own[graph.src] | own[graph.dst])
 
 
 def _named_sizes(bound: BoundSchedule) -> tuple[tuple[str, int], ...]:

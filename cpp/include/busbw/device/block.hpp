@@ -1,7 +1,7 @@
 /// The threads that run one piece of a kernel together.
 #pragma once
 
-#include "busbw/device/target.hpp"
+#include "busbw/device/wait.hpp"
 
 namespace busbw::device {
 
@@ -28,6 +28,11 @@ struct Block {
 
   /// All threads call. What one did before it, the others see after it.
   BUSBW_DEVICE void sync() const { barrier->sync(); }
+  /// The same; all threads get the same answer: kArrived, or that one of them gave up.
+  BUSBW_DEVICE WaitResult agreed(WaitResult mine) const {
+    if (!barrier->sync_or(mine != kArrived)) return kArrived;
+    return mine != kArrived ? mine : kAborted;
+  }
 };
 
 }  // namespace busbw::device

@@ -72,9 +72,19 @@ BUSBW_DEVICE WaitResult wait_all(const Comm& comm, const Block& block, Primitive
     const std::uint32_t peer = (comm.rank + 1 + i) % comm.ranks;
     mine = comm.from(block.block, peer).wait(comm.deadline(), primitive, block.block, peer);
   }
+  return block.agreed(mine);
+}
+
+/// Tells one peer's same block, once the block's threads have done what stands before. All threads call.
+BUSBW_DEVICE void signal_one(const Comm& comm, const Block& block, std::uint32_t peer) {
   block.sync();
-  if (block.threads == 1 || mine != kArrived) return mine;
-  return SystemAtomic<std::uint32_t>(comm.report().state).load(kRelaxed) == 0 ? kArrived : kAborted;
+  if (block.thread == 0) comm.to(block.block, peer).signal();
+}
+
+/// Waits until one peer's same block has told this one. All threads call; all get the same answer.
+BUSBW_DEVICE WaitResult wait_one(const Comm& comm, const Block& block, std::uint32_t peer, Primitive primitive) {
+  const WaitResult mine = block.thread == 0 ? comm.from(block.block, peer).wait(comm.deadline(), primitive, block.block, peer) : kArrived;
+  return block.agreed(mine);
 }
 
 /// Nobody's block leaves before everybody's same block has come; what came before is seen by all after it. All threads call.

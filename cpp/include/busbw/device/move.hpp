@@ -46,17 +46,32 @@ BUSBW_DEVICE Vector<T> combined(const Vector<T>& a, const Vector<T>& b, Op op) {
 
 BUSBW_DEVICE bool is_aligned(const void* p) { return reinterpret_cast<std::uintptr_t>(p) % kVectorBytes == 0; }
 
-/// dst[i] = src[i] for i < count. All threads of the block call. Order: weak.
+/// dst[i] = src[i] for i < count. All threads of the block call. Order: weak. streamed: what is stored is too large to stay in a cache, and goes
+/// past it where the machine can.
 template <class T>
-BUSBW_DEVICE void copy(const Block& block, T* dst, const T* src, std::size_t count) {
+BUSBW_DEVICE void copy(const Block& block, T* dst, const T* src, std::size_t count, bool streamed = false) {
   constexpr std::size_t kElements = Vector<T>::kElements;
-  const bool vectors = is_aligned(dst) && is_aligned(src);
-  const std::size_t whole = vectors ? count / kElements : 0;
-  for_each_of_thread(whole, block.thread, block.threads, [&](std::size_t i) {
-    weak_store(reinterpret_cast<Vector<T>*>(dst) + i, weak_load(reinterpret_cast<const Vector<T>*>(src) + i));
-  });
-  const std::size_t done = whole * kElements;
-  for_each_of_thread(count - done, block.thread, block.threads, [&](std::size_t i) { weak_store(dst + done + i, weak_load(src + done + i)); });
+  if constexpr (kMovesRuns) {
+    const Share mine = share_of(count, block.threads, block.thread, kElements);
+    move_run(dst + mine.first, src + mine.first, mine.size(), streamed);
+  } else {
+    const bool vectors = is_aligned(dst) && is_aligned(src);
+    const std::size_t whole = vectors ? count / kElements : 0;
+    for_each_of_thread(whole, block.thread, block.threads, [&](std::size_t i) {
+      weak_store(reinterpret_cast<Vector<T>*>(dst) + i, weak_load(reinterpret_cast<const Vector<T>*>(src) + i));
+    });
+    const std::size_t done = whole * kElements;
+    for_each_of_thread(count - done, block.thread, block.threads, [&](std::size_t i) { weak_store(dst + done + i, weak_load(src + done + i)); });
+  }
+}
+
+/// The same for bytes of whatever elements.
+BUSBW_DEVICE void copy_bytes(const Block& block, std::byte* dst, const std::byte* src, std::size_t bytes) {
+  const auto places = reinterpret_cast<std::uintptr_t>(dst) | reinterpret_cast<std::uintptr_t>(src) | bytes;
+  if (places % sizeof(std::uint32_t) == 0)
+    copy(block, reinterpret_cast<std::uint32_t*>(dst), reinterpret_cast<const std::uint32_t*>(src), bytes / sizeof(std::uint32_t));
+  else
+    copy(block, reinterpret_cast<std::uint8_t*>(dst), reinterpret_cast<const std::uint8_t*>(src), bytes);
 }
 
 /// dst[i] = op over the sources' [i], in their order, for i < count. `source(k)` is the k-th of `sources`. All threads of the block call.
@@ -64,20 +79,25 @@ BUSBW_DEVICE void copy(const Block& block, T* dst, const T* src, std::size_t cou
 template <class T, class Op, class Source>
 BUSBW_DEVICE void reduce(const Block& block, T* dst, Source source, std::uint32_t sources, std::size_t count, Op op) {
   constexpr std::size_t kElements = Vector<T>::kElements;
-  bool vectors = is_aligned(dst);
-  for (std::uint32_t k = 0; k < sources; ++k) vectors = vectors && is_aligned(source(k));
-  const std::size_t whole = vectors ? count / kElements : 0;
-  for_each_of_thread(whole, block.thread, block.threads, [&](std::size_t i) {
-    Vector<T> sum = weak_load(reinterpret_cast<const Vector<T>*>(source(0)) + i);
-    for (std::uint32_t k = 1; k < sources; ++k) sum = combined(sum, weak_load(reinterpret_cast<const Vector<T>*>(source(k)) + i), op);
-    weak_store(reinterpret_cast<Vector<T>*>(dst) + i, sum);
-  });
-  const std::size_t done = whole * kElements;
-  for_each_of_thread(count - done, block.thread, block.threads, [&](std::size_t i) {
-    T sum = weak_load(source(0) + done + i);
-    for (std::uint32_t k = 1; k < sources; ++k) sum = op(sum, weak_load(source(k) + done + i));
-    weak_store(dst + done + i, sum);
-  });
+  if constexpr (kMovesRuns) {
+    const Share mine = share_of(count, block.threads, block.thread, kElements);
+    reduce_run(dst, source, sources, mine.first, mine.size(), op);
+  } else {
+    bool vectors = is_aligned(dst);
+    for (std::uint32_t k = 0; k < sources; ++k) vectors = vectors && is_aligned(source(k));
+    const std::size_t whole = vectors ? count / kElements : 0;
+    for_each_of_thread(whole, block.thread, block.threads, [&](std::size_t i) {
+      Vector<T> sum = weak_load(reinterpret_cast<const Vector<T>*>(source(0)) + i);
+      for (std::uint32_t k = 1; k < sources; ++k) sum = combined(sum, weak_load(reinterpret_cast<const Vector<T>*>(source(k)) + i), op);
+      weak_store(reinterpret_cast<Vector<T>*>(dst) + i, sum);
+    });
+    const std::size_t done = whole * kElements;
+    for_each_of_thread(count - done, block.thread, block.threads, [&](std::size_t i) {
+      T sum = weak_load(source(0) + done + i);
+      for (std::uint32_t k = 1; k < sources; ++k) sum = op(sum, weak_load(source(k) + done + i));
+      weak_store(dst + done + i, sum);
+    });
+  }
 }
 
 }  // namespace busbw::device

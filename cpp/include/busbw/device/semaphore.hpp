@@ -15,16 +15,12 @@ struct Semaphore {
   /// One thread calls. Order: release.
   BUSBW_DEVICE void signal() const { SystemAtomic<std::uint64_t>(*arrivals).fetch_add(1, kRelease); }
 
-  /// Takes one signal. Polls relaxed, so the loop drops no cache lines; one acquire load of the same word ends it. One thread calls.
+  /// Takes one signal. One thread calls.
   BUSBW_DEVICE WaitResult wait(Deadline deadline, Primitive primitive, std::uint32_t block, std::uint32_t peer) const {
     const std::uint64_t expected = *taken + 1;
-    std::uint64_t seen;
-    while (static_cast<std::int64_t>((seen = SystemAtomic<std::uint64_t>(*arrivals).load(kRelaxed)) - expected) < 0)
-      if (const WaitResult stop = deadline.poll(); stop != kArrived)
-        return deadline.give_up(stop, primitive, block, peer, expected, seen);
-    SystemAtomic<std::uint64_t>(*arrivals).load(kAcquire);
-    *taken = expected;
-    return kArrived;
+    const WaitResult result = wait_until(*arrivals, expected, kAcquire, deadline, primitive, block, peer);
+    if (result == kArrived) *taken = expected;
+    return result;
   }
 };
 

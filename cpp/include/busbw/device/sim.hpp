@@ -101,6 +101,7 @@ struct Options {
   std::size_t heap_bytes = 1 << 16;     ///< of one rank
   std::uint32_t most_live_blocks = 0;   ///< of a rank at a time; 0: all
   std::uint32_t granule_bytes = 4;      ///< the smallest access; races are told apart down to it
+  bool launch_is_fence = false;         ///< whatever a launch stores tells, even relaxed, what was before the launch, as a GPU's launches do
 };
 
 /// Where a thread stands.
@@ -128,7 +129,7 @@ using VectorClock = std::vector<std::uint32_t>;
 class World {
  public:
   World(const Options& options, Chooser& chooser)
-      : options_(options), chooser_(chooser), heap_(options.ranks * options.heap_bytes / sizeof(std::max_align_t) + 1),
+      : options_(options), chooser_(chooser), heap_(options.ranks * options.heap_bytes / sizeof(Line) + 1),
         fibers_(static_cast<std::size_t>(options.ranks) * options.blocks * options.threads),
         barriers_(static_cast<std::size_t>(options.ranks) * options.blocks), launches_(options.ranks) {
     const std::size_t cells = options.ranks * options.heap_bytes / options.granule_bytes;
@@ -173,6 +174,8 @@ class World {
     const std::size_t back = me.calm ? 0 : chooser_.choose(static_cast<std::uint32_t>(range));
     const Message& message = history.messages[history.messages.size() - 1 - back];
     history.seen[current_] = history.first + history.messages.size() - 1 - back;
+    if (message.started) join(me.clock, *message.started);
+    join(me.taken, message.taken);
     if (order == Order::acquire) join(me.clock, message.released);
     return static_cast<T>(message.value);
   }
@@ -195,7 +198,13 @@ class World {
     VectorClock released = last.released;  // a read-modify-write carries on the release before it
     if (order == Order::release) join(released, me.clock);
     if (order == Order::acquire) join(me.clock, last.released);
+    if (last.started) join(me.clock, *last.started);
     append(history, last.value + static_cast<std::uint64_t>(value), std::move(released));
+    if (last.started && last.started != me.started) {
+      auto both = std::make_shared<VectorClock>(*last.started);
+      if (me.started) join(*both, *me.started);
+      history.messages.back().started = std::move(both);
+    }
     word = static_cast<T>(last.value + static_cast<std::uint64_t>(value));
     return static_cast<T>(last.value);
   }
@@ -203,9 +212,34 @@ class World {
   void weak_read(const void* p, std::size_t bytes) { check(p, bytes, false); }
   void weak_write(const void* p, std::size_t bytes) { check(p, bytes, true); }
 
-  void block_barrier() {
+  /// A packet's words were what a thread waited for: from here on it counts on them until it tells somebody.
+  void packet_taken(const void* p, std::size_t bytes) {
+    each_cell(p, bytes, [&](std::size_t cell) { reads_[cell * fibers_.size() + current_] = fibers_[current_].clock[current_]; });
+  }
+  /// A packet is stored: whoever took the one before must have told this thread. Its words are atomic, so this is no race, but a packet lost. Packets
+  /// themselves tell what their sender had taken: a store that depends on a load does not overtake it, on a GPU or a CPU. Of other memory they tell nothing.
+  void packet_overwritten(const void* p, std::size_t bytes) {
+    packets_ = true;
+    const Fiber& me = fibers_[current_];
+    each_cell(p, bytes, [&](std::size_t cell) {
+      for (std::size_t i = 0; i < fibers_.size(); ++i)
+        if (i != current_ && reads_[cell * fibers_.size() + i] > me.clock[i] && (i >= me.taken.size() || reads_[cell * fibers_.size() + i] > me.taken[i]))
+          race(cell, static_cast<std::uint32_t>(i), "a packet that is stored while another may still be taken from it", true);
+    });
+  }
+
+  /// A number below count, for agents that may do things in any order.
+  std::uint32_t choose(std::uint32_t count) { return chooser_.choose(count); }
+  /// How often this thread has asked: the same on all threads of a block that make the same calls.
+  std::uint32_t next_call() { return fibers_[current_].calls++; }
+
+  void block_barrier() { block_barrier_or(false); }
+  /// The same; whether any thread of the block said so.
+  bool block_barrier_or(bool mine) {
     const std::size_t block = current_ / options_.threads;
+    barriers_[block].any = barriers_[block].any || mine;
     meet(barriers_[block], block * options_.threads, options_.threads);
+    return fibers_[current_].any;
   }
 
   /// What stands between two launches of a rank's stream: all its threads meet. All blocks must be live.
@@ -213,6 +247,7 @@ class World {
     const std::size_t of_rank = fibers_.size() / options_.ranks;
     const std::size_t rank = current_ / of_rank;
     meet(launches_[rank], rank * of_rank, of_rank);
+    if (options_.launch_is_fence) fibers_[current_].started = std::make_shared<const VectorClock>(fibers_[current_].clock);
   }
 
   void spin() {
@@ -242,20 +277,29 @@ class World {
 
   enum class State : unsigned char { waiting_for_room, runnable, in_barrier, ended };
 
+  struct alignas(64) Line {
+    std::byte bytes[64]{};
+  };
   struct Fiber {
     ucontext_t context{};
     std::unique_ptr<std::byte[]> stack;
     Place place;
     VectorClock clock;
+    std::shared_ptr<const VectorClock> started;  ///< what was before its launch
+    VectorClock taken;     ///< of packets: as `clock`, by dependencies too
     State state = State::ended;
     const char* at = nullptr;
     std::uint32_t looks = 0;
+    std::uint32_t calls = 0;
     bool calm = false;
+    bool any = false;  ///< of the block barrier that it left last
   };
   struct Message {
     std::uint64_t value = 0;
     std::uint32_t writer = 0, epoch = 0;
     VectorClock released;  ///< empty: relaxed
+    std::shared_ptr<const VectorClock> started;
+    VectorClock taken;     ///< once there are packets: what the writer knew others to have taken, its own time included
   };
   struct History {
     std::vector<Message> messages;
@@ -264,7 +308,8 @@ class World {
   };
   struct Barrier {
     std::uint32_t arrived = 0;
-    VectorClock gathered;
+    bool any = false;
+    VectorClock gathered, taken;
   };
   struct Epoch {
     std::uint32_t writer = 0, clock = 0;  ///< clock 0: never written in a run
@@ -274,6 +319,7 @@ class World {
     ++result_.primitives;
     Fiber& me = fibers_[current_];
     join(barrier.gathered, me.clock);
+    join(barrier.taken, me.taken);
     if (++barrier.arrived < count) {
       me.state = State::in_barrier;
       yield();
@@ -281,6 +327,8 @@ class World {
     }
     for (std::size_t i = first; i < first + count; ++i) {
       fibers_[i].clock = barrier.gathered;
+      fibers_[i].taken = barrier.taken;
+      fibers_[i].any = barrier.any;
       tick(i);
       fibers_[i].state = State::runnable;
     }
@@ -320,7 +368,9 @@ class World {
     Fiber& fiber = fibers_[id];
     fiber.place = place;
     fiber.clock = before;
+    fiber.started = options_.launch_is_fence ? std::make_shared<const VectorClock>(before) : nullptr;
     fiber.at = nullptr;
+    fiber.calls = 0;
     tick(id);
     if (!fiber.stack) fiber.stack = std::make_unique<std::byte[]>(kStackBytes);
     getcontext(&fiber.context);
@@ -396,7 +446,7 @@ class World {
   History& history_of(const T* address, T now) {
     History& history = histories_[address];
     if (history.messages.empty()) {
-      history.messages.push_back({static_cast<std::uint64_t>(now), 0, 0, {}});
+      history.messages.push_back({static_cast<std::uint64_t>(now), 0, 0, {}, nullptr, {}});
       history.seen.assign(fibers_.size(), 0);
     }
     return history;
@@ -404,7 +454,11 @@ class World {
 
   void append(History& history, std::uint64_t value, VectorClock released) {
     Fiber& me = fibers_[current_];
-    history.messages.push_back({value, static_cast<std::uint32_t>(current_), me.clock[current_], std::move(released)});
+    history.messages.push_back({value, static_cast<std::uint32_t>(current_), me.clock[current_], std::move(released), me.started, {}});
+    if (packets_) {
+      history.messages.back().taken = me.taken;
+      join(history.messages.back().taken, me.clock);
+    }
     tick(current_);
     history.seen[current_] = history.first + history.messages.size() - 1;
     if (history.messages.size() > kMostMessages) {
@@ -414,26 +468,32 @@ class World {
     changed();
   }
 
-  void check(const void* p, std::size_t bytes, bool store) {
-    ++result_.primitives;
+  /// body(cell) of each cell of the heap that a place touches; none in a thread's own memory.
+  template <class Body>
+  void each_cell(const void* p, std::size_t bytes, Body body) {
     const auto* const begin = reinterpret_cast<const std::byte*>(heap_.data());
     const auto* const address = static_cast<const std::byte*>(p);
     const std::size_t offset = static_cast<std::size_t>(address - begin);
-    if (address < begin || offset + bytes > options_.ranks * options_.heap_bytes) return;  // a thread's own memory
+    if (address < begin || offset + bytes > options_.ranks * options_.heap_bytes) return;
+    const std::size_t last = (offset + bytes - 1) / options_.granule_bytes;
+    for (std::size_t cell = offset / options_.granule_bytes; cell <= last; ++cell) body(cell);
+  }
+
+  void check(const void* p, std::size_t bytes, bool store) {
+    ++result_.primitives;
     const Fiber& me = fibers_[current_];
-    const std::size_t first = offset / options_.granule_bytes, last = (offset + bytes - 1) / options_.granule_bytes;
-    for (std::size_t cell = first; cell <= last; ++cell) {
+    each_cell(p, bytes, [&](std::size_t cell) {
       const Epoch write = writes_[cell];
       if (write.clock > me.clock[write.writer]) race(cell, write.writer, store ? "stored by two" : "read while it is stored", store);
       std::uint32_t* const reads = reads_.data() + cell * fibers_.size();
       if (!store) {
         reads[current_] = me.clock[current_];
-        continue;
+        return;
       }
       for (std::size_t i = 0; i < fibers_.size(); ++i)
         if (reads[i] > me.clock[i] && i != current_) race(cell, static_cast<std::uint32_t>(i), "stored while it is read", store);
       writes_[cell] = {static_cast<std::uint32_t>(current_), me.clock[current_]};
-    }
+    });
   }
 
   void race(std::size_t cell, std::uint32_t other, const char* how, bool store) {
@@ -448,7 +508,7 @@ class World {
 
   Options options_;
   Chooser& chooser_;
-  std::vector<std::max_align_t> heap_;
+  std::vector<Line> heap_;
   std::vector<Fiber> fibers_;
   std::vector<Barrier> barriers_;
   std::vector<Barrier> launches_;
@@ -461,6 +521,7 @@ class World {
   std::size_t current_ = 0;
   std::size_t live_ = 0;
   std::uint64_t idle_ = 0;
+  bool packets_ = false;
   Result result_;
 };
 

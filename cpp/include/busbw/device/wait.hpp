@@ -9,7 +9,7 @@ enum class WaitResult : unsigned char { kArrived, kDeadline, kAborted };
 using enum WaitResult;
 
 /// What a thread was doing when it gave up.
-enum class Primitive : unsigned char { none, semaphore_wait, barrier_wait, packet_wait, channel_wait };
+enum class Primitive : unsigned char { none, semaphore_wait, barrier_wait, packet_wait, channel_wait, slot_wait, flag_wait, flush_wait, memory_access };
 
 /// Who gave up first and why; in the rank's control memory, read by the host. `state` is written last.
 struct alignas(64) Report {
@@ -30,7 +30,7 @@ class Deadline {
   /// Call between two looks. kArrived means: look again.
   BUSBW_DEVICE WaitResult poll() {
     spin_pause(looks_);
-    if (++looks_ % kLooksBetweenChecks != 0) return kArrived;
+    if (++looks_ % kLooksBetweenChecks != 0 || looks_ < kLooksBeforeChecks) return kArrived;
     if (SystemAtomic<std::uint32_t>(report_.state).load(kRelaxed) != 0) return kAborted;
     if (wait_ns_ == 0) return kArrived;
     const std::uint64_t now = Clock::now_ns();
@@ -56,11 +56,24 @@ class Deadline {
 
  private:
   static constexpr std::uint32_t kLooksBetweenChecks = 32;
+  /// Reading a clock takes as long as a hand-over between cores: a wait that ends soon reads none.
+  static constexpr std::uint32_t kLooksBeforeChecks = 256;
 
   Report& report_;
   std::uint64_t wait_ns_;
   std::uint64_t until_ns_ = 0;
   std::uint32_t looks_ = 0;
 };
+
+/// Waits until a count that only grows has reached `expected`, by signed distance. Polls relaxed, so the loop drops no cache lines; one acquire
+/// load of the same word ends it, if `order` asks for one. One thread calls.
+BUSBW_DEVICE WaitResult wait_until(std::uint64_t& word, std::uint64_t expected, Order order, Deadline deadline, Primitive primitive,
+                                   std::uint32_t block, std::uint32_t peer) {
+  std::uint64_t seen;
+  while (static_cast<std::int64_t>((seen = SystemAtomic<std::uint64_t>(word).load(kRelaxed)) - expected) < 0)
+    if (const WaitResult stop = deadline.poll(); stop != kArrived) return deadline.give_up(stop, primitive, block, peer, expected, seen);
+  if (order == kAcquire) SystemAtomic<std::uint64_t>(word).load(kAcquire);
+  return kArrived;
+}
 
 }  // namespace busbw::device

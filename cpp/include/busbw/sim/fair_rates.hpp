@@ -53,10 +53,13 @@ class FairRates {
       if (count(capacity[l]) < 0) throw std::invalid_argument("a capacity is negative");
       links_[l].capacity = capacity[l];
     }
+    Crossing least{0, 1}, greatest{-1, 1};
     for (const Crossing& crossing : ways.crossings) {
-      if (crossing.link < 0 || static_cast<std::size_t>(crossing.link) >= links_.size()) throw std::invalid_argument("a way has a link that is not there");
-      if (crossing.share < 1) throw std::invalid_argument("shares of flows must be positive");
+      least = {std::min(least.link, crossing.link), std::min(least.share, crossing.share)};
+      greatest.link = std::max(greatest.link, crossing.link);
     }
+    if (least.link < 0 || greatest.link >= static_cast<std::int64_t>(links_.size())) throw std::invalid_argument("a way has a link that is not there");
+    if (least.share < 1) throw std::invalid_argument("shares of flows must be positive");
     flows_.reserve(way_of.size());
     for (std::size_t f = 0; f < way_of.size(); ++f) {
       Flow flow;

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "busbw/sim/column.hpp"
@@ -27,6 +28,9 @@ enum class Op : std::int32_t {
   kLoop = 5,      ///< the instructions up to the matching kEnd, `amount` times; at most kDeepest loops deep
   kEnd = 6,       ///< `first`: index of the matching kLoop
   kStop = 7,
+  kPut = 8,       ///< like kSend, but nobody is told when it arrives: what follows on the channel tells of it
+  kTake = 9,      ///< like kReceive, but the slots stay taken until kFree
+  kFree = 10,     ///< gives back one slot of each channel that leads to `count` ports from `first`
 };
 
 /// first, count: of the stream's own tables of channels and ports. amount < 0: the channel's own size.
@@ -38,7 +42,7 @@ struct Instruction {
   std::int64_t amount;
 };
 
-constexpr std::int32_t kDeepest = 4;
+constexpr std::int32_t kDeepest = 6;  ///< a plan's three, around them its tiles, in them slices; one to spare
 
 struct StreamColumns {
   Column<std::int32_t> entry;        ///< (S,) first instruction
@@ -56,7 +60,9 @@ struct ChannelColumns {
   Column<std::int32_t> weight;       ///< (C,) empty: 1
   Column<std::int32_t> slots;        ///< (C,) messages posted and not yet received, 0 unbounded; empty: unbounded
   Column<std::int32_t> injector;     ///< (C,) what limits its message rate, -1 nothing; empty: nothing
-  Column<std::int64_t> ports;        ///< (C + 1,) where each channel's ports begin
+  Column<std::int64_t> ports;        ///< (C + 1,) where each channel's ports begin; empty: channel c has port c and no other
+  Column<std::int64_t> overhead_ps;  ///< (C,) from when a message's turn comes to its first byte; empty: no time
+  Column<std::int64_t> credit_ps;    ///< (C,) how long a slot takes to come back to the sender; empty: no time
 };
 
 struct PortColumns {
@@ -95,7 +101,7 @@ inline void check_code(const Program& program) {
   std::vector<std::int32_t> open;
   for (std::size_t at = 0; at < program.code.size(); ++at) {
     const Instruction& i = program.code[at];
-    require(static_cast<std::int32_t>(i.op) >= 0 && i.op <= Op::kStop, "an instruction is unknown");
+    require(static_cast<std::int32_t>(i.op) >= 0 && i.op <= Op::kFree, "an instruction is unknown");
     if (i.op == Op::kLoop) {
       require(i.amount >= 0, "a loop runs a negative number of times");
       open.push_back(static_cast<std::int32_t>(at));
@@ -124,9 +130,27 @@ void check_length(const Values& column, std::size_t rows, const char* what) {
   require(column.empty() || column.size() == rows, what);
 }
 
+/// The least and the greatest value of a column, so that a million values are compared without a branch each; {0, 0} of none.
+template <class Values>
+std::pair<std::int64_t, std::int64_t> range_of(const Values& column) {
+  if (column.empty()) return {0, 0};
+  auto least = column.front(), greatest = column.front();
+  for (const auto value : column) {
+    least = value < least ? value : least;
+    greatest = value > greatest ? value : greatest;
+  }
+  return {least, greatest};
+}
+
 template <class Values>
 void check_range(const Values& column, std::int64_t least, std::size_t end, const char* what) {
-  for (const auto value : column) require(value >= least && static_cast<std::int64_t>(value) < static_cast<std::int64_t>(end), what);
+  const auto [first, last] = range_of(column);
+  require(column.empty() || (first >= least && last < static_cast<std::int64_t>(end)), what);
+}
+
+template <class Values>
+void check_positive(const Values& column, const char* what) {
+  require(range_of(column).first >= 0, what);
 }
 
 }  // namespace detail
@@ -152,12 +176,19 @@ inline void check(const Program& program) {
   detail::check_length(program.channels.weight, channels, "columns of channels differ in length");
   detail::check_length(program.channels.slots, channels, "columns of channels differ in length");
   detail::check_length(program.channels.injector, channels, "columns of channels differ in length");
+  detail::check_length(program.channels.credit_ps, channels, "columns of channels differ in length");
+  detail::check_length(program.channels.overhead_ps, channels, "columns of channels differ in length");
+  detail::check_positive(program.channels.overhead_ps, "an overhead is negative");
+  detail::check_positive(program.channels.credit_ps, "a credit takes negative time");
   detail::check_range(program.channels.injector, -1, program.injector_gap_ps.size(), "a channel has an injector that is not there");
-  detail::check_offsets(program.channels.ports, channels, ports, "offsets of channels' ports are wrong");
+  if (program.channels.ports.empty())
+    require(channels == ports, "offsets of channels' ports are wrong");
+  else
+    detail::check_offsets(program.channels.ports, channels, ports, "offsets of channels' ports are wrong");
   detail::check_range(program.channels.way, -1, ways, "a channel has a way that is not there");
   detail::check_range(program.ports.stream, 0, streams, "a port has a stream that is not there");
   require(program.ports.latency_ps.size() == ports, "columns of ports differ in length");
-  for (const auto latency : program.ports.latency_ps) require(latency >= 0, "a latency is negative");
+  detail::check_positive(program.ports.latency_ps, "a latency is negative");
   if (ways > 0) detail::check_offsets(program.ways.begin, ways, program.ways.crossings.size(), "offsets of ways are wrong");
   const std::size_t changes = program.changes.time_ps.size();
   require(program.changes.link.size() == changes && program.changes.capacity.size() == changes && program.changes.channel.size() == changes &&
@@ -179,8 +210,8 @@ inline void check(const Program& program) {
     if (i.op == Op::kStop) continue;
     most_channels[at] = most_channels[at + 1];
     most_ports[at] = most_ports[at + 1];
-    if (i.op == Op::kSend || i.op == Op::kDrain) most_channels[at] = std::max(most_channels[at], i.first + i.count);
-    if (i.op == Op::kReceive) most_ports[at] = std::max(most_ports[at], i.first + i.count);
+    if (i.op == Op::kSend || i.op == Op::kPut || i.op == Op::kDrain) most_channels[at] = std::max(most_channels[at], i.first + i.count);
+    if (i.op == Op::kReceive || i.op == Op::kTake || i.op == Op::kFree) most_ports[at] = std::max(most_ports[at], i.first + i.count);
   }
   for (std::size_t s = 0; s < streams; ++s) {
     const auto entry = static_cast<std::size_t>(program.streams.entry[s]);

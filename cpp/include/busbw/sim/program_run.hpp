@@ -133,7 +133,7 @@ class ProgramRun {
       const Stream& stream = streams_[s];
       if (stream.ended) continue;
       Wait wait{static_cast<std::int32_t>(s), program_.code[static_cast<std::size_t>(stream.pc)].op, -1, -1};
-      if (stream.waits_port >= 0) wait.channel = port_channel_[static_cast<std::size_t>(stream.waits_port)];
+      if (stream.waits_port >= 0) wait.channel = channel_of_port(stream.waits_port);
       if (stream.waits_channel >= 0) wait.channel = stream.waits_channel;
       if (wait.channel >= 0) wait.bottleneck = rates_.bottleneck(wait.channel);
       out.push_back(wait);
@@ -147,7 +147,7 @@ class ProgramRun {
  private:
   static constexpr std::uint32_t kIdMask = (std::uint32_t{1} << 29) - 1;
 
-  enum Kind : std::uint32_t { kDrained = 0, kArrived = 1, kWake = 2, kChange = 3, kInject = 4 };
+  enum Kind : std::uint32_t { kDrained = 0, kArrived = 1, kWake = 2, kChange = 3, kInject = 4, kCredit = 5 };
 
   /// One event, or a run of them with one id after another.
   struct Event {
@@ -183,6 +183,7 @@ class ProgramRun {
     bool busy = false;
     bool has_way = false;
     bool one_port = true;
+    bool told = true;  ///< whether the message under way is announced where it arrives
   };
 
   struct Port {
@@ -200,7 +201,7 @@ class ProgramRun {
     std::int32_t cause = -1;
     bool ended = false;
     bool asleep = false;
-    std::int64_t turns[kDeepest] = {0, 0, 0, 0};  ///< left of each open loop
+    std::int64_t turns[kDeepest] = {};  ///< left of each open loop
     Picoseconds end{0};
   };
 
@@ -210,20 +211,22 @@ class ProgramRun {
     std::int32_t cause;
     Picoseconds time;
     std::int32_t next;
+    bool told;
   };
 
   void build() {
     const std::size_t channels = program_.channels.way.size();
     const std::size_t ports = program_.ports.stream.size();
     channels_.reserve(channels);
-    port_channel_.resize(ports);
     ports_.reserve(ports);
+    if (!program_.channels.ports.empty()) port_channel_.resize(ports);
     for (std::size_t c = 0; c < channels; ++c) {
       Channel channel;
       channel.has_way = has_links(program_.channels.way[c]);
-      channel.first_port = static_cast<std::int32_t>(program_.channels.ports[c]);
-      channel.one_port = program_.channels.ports[c + 1] - program_.channels.ports[c] == 1;
-      for (auto p = program_.channels.ports[c]; p < program_.channels.ports[c + 1]; ++p) port_channel_[static_cast<std::size_t>(p)] = static_cast<std::int32_t>(c);
+      channel.first_port = static_cast<std::int32_t>(first_port(c));
+      channel.one_port = first_port(c + 1) - first_port(c) == 1;
+      if (!port_channel_.empty())
+        for (auto p = first_port(c); p < first_port(c + 1); ++p) port_channel_[static_cast<std::size_t>(p)] = static_cast<std::int32_t>(c);
       channels_.push_back(channel);
     }
     for (std::size_t p = 0; p < ports; ++p) ports_.push_back({program_.ports.latency_ps[p], program_.ports.stream[p], 0});
@@ -239,6 +242,12 @@ class ProgramRun {
     }
     injector_free_.assign(program_.injector_gap_ps.size(), Picoseconds{0});
   }
+
+  std::int64_t first_port(std::size_t channel) const {
+    return program_.channels.ports.empty() ? static_cast<std::int64_t>(channel) : program_.channels.ports[channel];
+  }
+
+  std::int32_t channel_of_port(std::int32_t port) const { return port_channel_.empty() ? port : port_channel_[static_cast<std::size_t>(port)]; }
 
   static Program checked(Program program) {
     check(program);
@@ -267,6 +276,7 @@ class ProgramRun {
       }
       case kChange: change(event.id); break;
       case kInject: inject(static_cast<std::int32_t>(event.id)); break;
+      case kCredit: credit(static_cast<std::int32_t>(event.id), static_cast<std::int32_t>(event.aux)); break;
       default: break;
     }
   }
@@ -280,14 +290,20 @@ class ProgramRun {
       const Instruction& i = program_.code[static_cast<std::size_t>(stream.pc)];
       switch (i.op) {
         case Op::kSend:
+        case Op::kPut:
           for (; stream.at < i.count; ++stream.at)
-            if (!post(id, channel_of[i.first + stream.at], i.amount)) return;
+            if (!post(id, channel_of[i.first + stream.at], i.amount, i.op == Op::kSend)) return;
           stream.at = 0;
           break;
         case Op::kReceive:
+        case Op::kTake:
           for (; stream.at < i.count; ++stream.at)
-            if (!receive(stream, port_of[i.first + stream.at])) return;
+            if (!receive(stream, port_of[i.first + stream.at], i.op == Op::kReceive)) return;
           stream.at = 0;
+          break;
+        case Op::kFree:
+          for (std::int32_t p = 0; p < i.count && !outstanding_.empty(); ++p)
+            give_slot_back(channel_of_port(port_of[i.first + p]), stream.cause);
           break;
         case Op::kDrain:
           for (; stream.at < i.count; ++stream.at) {
@@ -360,7 +376,7 @@ class ProgramRun {
     } while (depth > 0);
   }
 
-  bool post(std::int32_t id, std::int32_t to, std::int64_t size_bytes) {
+  bool post(std::int32_t id, std::int32_t to, std::int64_t size_bytes, bool told) {
     if (!outstanding_.empty()) {
       const std::int32_t slots = program_.channels.slots[static_cast<std::size_t>(to)];
       if (slots > 0) {
@@ -376,10 +392,10 @@ class ProgramRun {
     if (size_bytes < 0) size_bytes = program_.channels.size_bytes.empty() ? 0 : program_.channels.size_bytes[static_cast<std::size_t>(to)];
     const std::int32_t cause = streams_[static_cast<std::size_t>(id)].cause;
     if (channel.busy || channel.posted > 0) {
-      enqueue(channel, {size_bytes, id, cause, now_, -1});
+      enqueue(channel, {size_bytes, id, cause, now_, -1, told});
       return true;
     }
-    begin(to, {size_bytes, id, cause, now_, -1});
+    begin(to, {size_bytes, id, cause, now_, -1, told});
     return true;
   }
 
@@ -417,21 +433,28 @@ class ProgramRun {
     Channel& channel = channels_[static_cast<std::size_t>(id)];
     channel.busy = true;
     channel.size_bytes = message.size_bytes;
+    channel.told = message.told;
     channel.row = note(id, message.stream, message.time, message.cause, message.size_bytes);
     ++messages_;
-    if (!program_.channels.injector.empty()) {
-      const std::int32_t injector = program_.channels.injector[static_cast<std::size_t>(id)];
-      if (injector >= 0) {
-        Picoseconds& free = injector_free_[static_cast<std::size_t>(injector)];
-        const Picoseconds start = std::max(free, now_);
-        free = start + Picoseconds{program_.injector_gap_ps[static_cast<std::size_t>(injector)]};
-        if (start > now_) {
-          queue_.push(start, {kInject, static_cast<std::uint32_t>(id) & kIdMask, 0});
-          return;
-        }
-      }
+    const Picoseconds start = may_begin(id);
+    if (start > now_) {
+      queue_.push(start, {kInject, static_cast<std::uint32_t>(id) & kIdMask, 0});
+      return;
     }
     inject(id);
+  }
+
+  /// When a channel's next message may send its first byte: after its overhead, and when its injector has a turn.
+  Picoseconds may_begin(std::int32_t id) {
+    Picoseconds start = now_;
+    if (!program_.channels.overhead_ps.empty()) start = start + Picoseconds{program_.channels.overhead_ps[static_cast<std::size_t>(id)]};
+    if (program_.channels.injector.empty()) return start;
+    const std::int32_t injector = program_.channels.injector[static_cast<std::size_t>(id)];
+    if (injector < 0) return start;
+    Picoseconds& free = injector_free_[static_cast<std::size_t>(injector)];
+    start = std::max(free, start);
+    free = start + Picoseconds{program_.injector_gap_ps[static_cast<std::size_t>(injector)]};
+    return start;
   }
 
   void inject(std::int32_t id) {
@@ -459,7 +482,7 @@ class ProgramRun {
     channel_bytes_[static_cast<std::size_t>(id)] += channel.size_bytes;
     const std::int32_t row = channel.row;
     if (row >= 0) tasks_.end_ps[static_cast<std::size_t>(row)] = count(now_) - correction(row);
-    const std::int64_t end = channel.one_port ? channel.first_port + 1 : program_.channels.ports[static_cast<std::size_t>(id) + 1];
+    const std::int64_t end = !channel.told ? channel.first_port : channel.one_port ? channel.first_port + 1 : first_port(static_cast<std::size_t>(id) + 1);
     for (std::int64_t p = channel.first_port; p < end; ++p) {
       const std::int64_t latency = ports_[static_cast<std::size_t>(p)].latency;
       queue_.push(now_ + Picoseconds{latency}, {kArrived, static_cast<std::uint32_t>(p) & kIdMask, static_cast<std::uint32_t>(row)});
@@ -496,19 +519,27 @@ class ProgramRun {
     advance(port.stream);
   }
 
-  bool receive(Stream& stream, std::int32_t id) {
+  bool receive(Stream& stream, std::int32_t id, bool frees) {
     Port& port = ports_[static_cast<std::size_t>(id)];
     if (port.arrived == 0) {
       stream.waits_port = id;
       return false;
     }
     --port.arrived;
-    if (!outstanding_.empty()) give_slot_back(port_channel_[static_cast<std::size_t>(id)], stream.cause);
+    if (frees && !outstanding_.empty()) give_slot_back(channel_of_port(id), stream.cause);
     return true;
   }
 
   void give_slot_back(std::int32_t id, std::int32_t cause) {
     if (program_.channels.slots[static_cast<std::size_t>(id)] == 0) return;
+    const std::int64_t way_back = program_.channels.credit_ps.empty() ? 0 : program_.channels.credit_ps[static_cast<std::size_t>(id)];
+    if (way_back > 0)
+      queue_.push(now_ + Picoseconds{way_back}, {kCredit, static_cast<std::uint32_t>(id) & kIdMask, static_cast<std::uint32_t>(cause)});
+    else
+      credit(id, cause);
+  }
+
+  void credit(std::int32_t id, std::int32_t cause) {
     --outstanding_[static_cast<std::size_t>(id)];
     const std::int32_t waiter = std::exchange(slot_waiter_[static_cast<std::size_t>(id)], -1);
     if (waiter < 0) return;
@@ -613,9 +644,9 @@ class ProgramRun {
       const Rate rate = rates_.rate(static_cast<FlowId>(c));
       const Work left = channel.work - rate * (now_ - channel.since);
       state.words.insert(state.words.end(), {-1 - static_cast<std::int64_t>(c), channel.size_bytes, static_cast<std::int64_t>(left >> 64),
-                                             static_cast<std::int64_t>(static_cast<std::uint64_t>(left)), count(rate), channel.posted});
+                                             static_cast<std::int64_t>(static_cast<std::uint64_t>(left)), count(rate), channel.posted * 2 + channel.told});
       for (std::int32_t node = channel.queue_head; node >= 0; node = posted_[static_cast<std::size_t>(node)].next)
-        state.words.push_back(posted_[static_cast<std::size_t>(node)].size_bytes);
+        state.words.push_back(posted_[static_cast<std::size_t>(node)].size_bytes * 2 + posted_[static_cast<std::size_t>(node)].told);
     }
     for (std::size_t p = 0; p < ports_.size(); ++p)
       if (ports_[p].arrived != 0) state.words.insert(state.words.end(), {static_cast<std::int64_t>(p), ports_[p].arrived});
@@ -733,7 +764,7 @@ class ProgramRun {
   EventQueue<Event> queue_;
   Column<Channel> channels_;
   Column<Port> ports_;
-  Column<std::int32_t> port_channel_;
+  Column<std::int32_t> port_channel_;  ///< empty: port p is of channel p
   std::vector<Stream> streams_;
   std::vector<Posted> posted_;
   std::int32_t free_posted_ = -1;

@@ -22,8 +22,15 @@ from busbw.collectives.algorithms.bine import (
     bine_reduce,
     bine_reduce_scatter,
 )
-from busbw.collectives.algorithms.bruck import bruck_all_gather, bruck_all_to_all, bruck_reduce_scatter
+from busbw.collectives.algorithms.bruck import (
+    bruck_all_gather,
+    bruck_all_to_all,
+    bruck_reduce_scatter,
+    radix_all_to_all,
+)
+from busbw.collectives.algorithms.census import census_all_reduce
 from busbw.collectives.algorithms.chain import chain_broadcast, chain_reduce
+from busbw.collectives.algorithms.circulant import circulant_all_reduce, circulant_broadcast, circulant_reduce
 from busbw.collectives.algorithms.direct import (
     direct_all_gather,
     direct_all_to_all,
@@ -39,8 +46,10 @@ from busbw.collectives.algorithms.hierarchical import (
     hierarchical_all_gather,
     hierarchical_all_reduce,
     hierarchical_broadcast,
+    hierarchical_gather,
     hierarchical_reduce,
     hierarchical_reduce_scatter,
+    hierarchical_scatter,
 )
 from busbw.collectives.algorithms.in_network import (
     multicast_broadcast,
@@ -98,13 +107,13 @@ from busbw.collectives.schedule import Schedule
 __all__ = [
     "LIBRARY", "binary_tree_all_reduce", "binary_tree_broadcast", "binary_tree_reduce", "bine_all_gather", "bine_all_reduce", "bine_broadcast",
     "bine_reduce", "bine_reduce_scatter", "binomial_gather", "binomial_scatter", "bruck_all_gather", "bruck_all_to_all", "bruck_reduce_scatter",
-    "chain_broadcast", "chain_reduce", "direct_all_gather", "direct_all_to_all", "direct_all_to_all_v", "direct_broadcast", "direct_gather",
+    "census_all_reduce", "chain_broadcast", "chain_reduce", "circulant_all_reduce", "circulant_broadcast", "circulant_reduce", "direct_all_gather", "direct_all_to_all", "direct_all_to_all_v", "direct_broadcast", "direct_gather",
     "direct_moe_combine", "direct_moe_dispatch", "direct_reduce", "direct_reduce_scatter", "direct_scatter", "dissemination_barrier",
     "double_binary_tree_all_reduce", "fast_all_to_all_v", "hierarchical_all_gather", "hierarchical_all_reduce", "hierarchical_broadcast",
-    "hierarchical_reduce", "hierarchical_reduce_scatter", "knomial_all_reduce", "knomial_broadcast", "knomial_reduce", "multi_ring_all_gather",
+    "hierarchical_gather", "hierarchical_reduce", "hierarchical_reduce_scatter", "hierarchical_scatter", "knomial_all_reduce", "knomial_broadcast", "knomial_reduce", "multi_ring_all_gather",
     "multi_ring_all_reduce", "multi_ring_reduce_scatter", "multicast_broadcast", "nvls_all_gather", "nvls_all_reduce", "nvls_reduce_scatter",
     "one_shot_all_reduce", "pairwise_all_to_all", "pairwise_all_to_all_v", "pairwise_exchange_all_to_all", "pat_all_gather", "pat_reduce_scatter",
-    "rabenseifner_all_reduce", "recursive_doubling_all_gather", "recursive_doubling_all_reduce", "recursive_halving_reduce_scatter",
+    "rabenseifner_all_reduce", "radix_all_to_all", "recursive_doubling_all_gather", "recursive_doubling_all_reduce", "recursive_halving_reduce_scatter",
     "ring_all_gather", "ring_all_reduce", "ring_reduce_scatter", "ring_send_recv", "scatter_all_gather_broadcast", "scatter_gather_reduce",
     "sharp_all_reduce", "swing_all_gather", "swing_all_reduce", "swing_all_reduce_latency", "swing_reduce_scatter", "three_level_all_to_all",
     "torus_all_gather", "torus_all_reduce", "torus_reduce_scatter", "torus_rings", "two_level_all_to_all", "two_level_all_to_all_v",
@@ -124,6 +133,7 @@ LIBRARY: dict[str, Callable[[], Schedule]] = {
     "bruck_reduce_scatter": bruck_reduce_scatter,
     "bruck_all_to_all": bruck_all_to_all,
     "bruck_all_to_all_2_ports": lambda: bruck_all_to_all(2),
+    "radix_all_to_all": radix_all_to_all,
     "pat_all_gather": pat_all_gather,
     "pat_all_gather_by_4": lambda: pat_all_gather(4),
     "pat_reduce_scatter": pat_reduce_scatter,
@@ -145,6 +155,10 @@ LIBRARY: dict[str, Callable[[], Schedule]] = {
     "binary_tree_reduce": binary_tree_reduce,
     "binary_tree_all_reduce": binary_tree_all_reduce,
     "double_binary_tree_all_reduce": double_binary_tree_all_reduce,
+    "circulant_broadcast": circulant_broadcast,
+    "circulant_reduce": circulant_reduce,
+    "circulant_all_reduce": circulant_all_reduce,
+    "census_all_reduce": census_all_reduce,
     "chain_broadcast": chain_broadcast,
     "chain_reduce": chain_reduce,
     "direct_all_gather": direct_all_gather,
@@ -182,10 +196,15 @@ LIBRARY: dict[str, Callable[[], Schedule]] = {
     "hierarchical_all_reduce_trees": lambda: hierarchical_all_reduce(
         direct_reduce_scatter(), double_binary_tree_all_reduce(), direct_all_gather()
     ),
+    "hierarchical_all_reduce_doubling": lambda: hierarchical_all_reduce(
+        bruck_reduce_scatter(), recursive_doubling_all_reduce(), bruck_all_gather()
+    ),
     "hierarchical_all_gather": lambda: hierarchical_all_gather(ring_all_gather(), direct_all_gather()),
     "hierarchical_reduce_scatter": lambda: hierarchical_reduce_scatter(pat_all_gather(), direct_all_gather()),
     "hierarchical_broadcast": lambda: hierarchical_broadcast(knomial_broadcast(), direct_broadcast()),
     "hierarchical_reduce": lambda: hierarchical_reduce(knomial_broadcast(), direct_broadcast()),
+    "hierarchical_scatter": lambda: hierarchical_scatter(direct_scatter(), direct_scatter()),
+    "hierarchical_gather": lambda: hierarchical_gather(direct_scatter(), direct_scatter()),
     "dissemination_barrier": dissemination_barrier,
     "ring_send_recv": ring_send_recv,
 }

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import coo_matrix
+from scipy.sparse.csgraph import connected_components
 
 from busbw.collectives import _bounds
 from busbw.collectives.bounds.all_to_all import all_to_all_bound
@@ -15,6 +18,9 @@ from busbw.collectives.bounds.symmetry import Symmetry, symmetry
 from busbw.collectives.bounds.throughput import ThroughputBound, throughput_bound
 
 __all__ = ["TimeBound", "least_flow_from", "least_steps", "time_bound"]
+
+_MOST_RATES = 16
+"""Rates of links by which groups of GPUs are made, the fastest. A guess: a machine has a handful; measured ones may all differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +42,14 @@ def time_bound(
     *,
     root: int = 0,
     in_network: bool = False,
+    summing: Iterable[int] = (),
     found: Symmetry | None = None,
 ) -> TimeBound:
     """The least time of a collective of nccl-tests' size. Latency is left out.
 
-    in_network: switches may reduce, which changes all_reduce alone: multicast saves no link of a cut.
+    summing: switches that add what comes in and copy what goes out, at the rate of their links (NVLS: the NVSwitches; SHARP: the fabric's); in_network: all do.
+    That changes all_reduce alone: whoever adds or copies, into each GPU come the data of all others (all_gather), out of it go its addends to all others
+    (reduce_scatter), and one vector passes each cut round a root (broadcast, reduce).
     Raises ValueError for collectives that have no bound here, and where GPUs cannot reach one another.
     """
     if graph.gpus < 2:
@@ -58,7 +67,8 @@ def time_bound(
         rate = _scatter_rate(graph if collective == "scatter" else graph.reversed(), root)
         return TimeBound(Fraction(size_bytes, graph.gpus) / rate, f"{_rate(rate)} to each GPU at once", True)
     if collective == "all_reduce":
-        return _all_reduce(graph, size_bytes, in_network, found)
+        switches = range(graph.gpus, graph.vertices) if in_network else summing
+        return _all_reduce(graph, size_bytes, np.array(sorted(switches), np.int64), found)
     if collective == "all_to_all":
         demand = all_to_all_bound(graph, found)
         why = f"links busy by distance: {_rate(1 / demand.inverse_rate)} a pair"
@@ -155,30 +165,42 @@ def _scatter_rate(graph: CapacityGraph, root: int) -> Fraction:
     raise ValueError(f"no way leads from {graph.name(root)} to some GPU")
 
 
-def _all_reduce(graph: CapacityGraph, size_bytes: int, in_network: bool, found: Symmetry | None) -> TimeBound:
+def _all_reduce(graph: CapacityGraph, size_bytes: int, summing: NDArray[np.int64], found: Symmetry | None) -> TimeBound:
     """The larger of two bounds: what one vector takes across a cut, and what groups of GPUs must tell one another.
 
-    Across a cut between two GPUs one vector must pass, whoever reduces. Without switches that reduce, K groups of GPUs must pass 2 (K - 1) vectors between them, as K people need 2 (K - 1) one-way messages before each
-    knows what all know; groups are the single GPUs, and what the tightest cut of all-gather leaves out, with its images.
+    Across a cut between two GPUs one vector must pass, whoever reduces. K groups of GPUs between which nothing adds must pass 2 (K - 1) vectors between them, as K people need 2 (K - 1) one-way messages before each
+    knows what all know: what adds inside a group is part of it. Groups are the single GPUs, GPUs with the summing switches that join them, and what the tightest cut
+    of all-gather leaves out, with its images; those that leave a summing switch outside are no such groups.
     """
     found = symmetry(graph) if found is None else found
     across = min(least_flow_from(graph, 0), least_flow_from(graph.reversed(), 0))
     best = TimeBound(size_bytes / across, f"{_rate(across)} between two GPUs is all that one vector can cross", False)
-    if in_network:
-        return best
     gather = throughput_bound(graph, found)
-    for groups in _partitions(graph, found, gather.cut):
+    kinds = _partitions(graph, found, gather.cut)
+    if len(summing):
+        kinds = [group for group in (*kinds, _joined_by(graph, summing)) if (group[summing] >= 0).all()]
+    for groups in kinds:
         group = np.asarray(groups)
         entering = (group[graph.dst] >= 0) & (group[graph.src] != group[graph.dst])
         rate = int(graph.capacity[entering].sum()) * graph.unit
         count = int(group.max()) + 1
-        time_s = 2 * (count - 1) * size_bytes / rate
+        time_s = 2 * (count - 1) * size_bytes / rate if rate else Fraction(0)
         if time_s > best.time_s:
             why = f"{_rate(rate)} into {count} groups of GPUs must carry {2 * (count - 1)} vectors"
             best = TimeBound(time_s, why, False)
+    if len(summing):
+        return best
     # Reduce-scatter, then all-gather.
     composed = gather.time_s(size_bytes) + throughput_bound(graph.reversed()).time_s(size_bytes)
     return TimeBound(best.time_s, best.because, best.time_s == composed)
+
+
+def _joined_by(graph: CapacityGraph, summing: NDArray[np.int64]) -> NDArray[np.int64]:
+    """(V,) int64: the group of a vertex where summing switches are one with the GPUs at them; -1 for other switches."""
+    adds = np.zeros(graph.vertices, bool)
+    adds[summing] = True
+    near = adds | (np.arange(graph.vertices) < graph.gpus)
+    return _components(graph, near[graph.src] & near[graph.dst] & (adds[graph.src] | adds[graph.dst]))
 
 
 def _partitions(graph: CapacityGraph, found: Symmetry, cut: NDArray[np.bool_]) -> list[NDArray[np.int64]]:
@@ -196,4 +218,25 @@ def _partitions(graph: CapacityGraph, found: Symmetry, cut: NDArray[np.bool_]) -
         group[members] = count
         count += 1
         queue += [image[members] for image in found.maps]
-    return [single, group] if (group[: graph.gpus] >= 0).all() and count > 1 else [single]
+    images = [group] if (group[: graph.gpus] >= 0).all() and count > 1 else []
+    return [single, *images, *_joined_by_rate(graph)]
+
+
+def _joined_by_rate(graph: CapacityGraph) -> Iterator[NDArray[np.int64]]:
+    """(V,) int64 each: groups of GPUs that links of at least some rate join, the fastest first: nodes, racks."""
+    for rate in np.unique(graph.capacity)[::-1][:_MOST_RATES]:
+        group = _components(graph, graph.capacity >= rate)
+        if 0 < group.max() < graph.gpus - 1:
+            yield group
+
+
+def _components(graph: CapacityGraph, joining: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """(V,) int64: the component of a vertex over these edges, of those that hold a GPU; -1 in others."""
+    ends = (graph.src[joining], graph.dst[joining])
+    links = coo_matrix((np.ones(len(ends[0]), bool), ends), (graph.vertices, graph.vertices))
+    label = connected_components(links, directed=False)[1]
+    kept, group = np.unique(label[: graph.gpus], return_inverse=True)
+    place = np.minimum(np.searchsorted(kept, label), len(kept) - 1)
+    found = np.where(kept[place] == label, place, -1)
+    found[: graph.gpus] = group
+    return np.asarray(found, np.int64)

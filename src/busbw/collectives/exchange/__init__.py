@@ -4,8 +4,9 @@ A format has one module; `targets.py` holds the runtimes and their limits. What 
 in our JSON is bound and lowered on reading. Imports nothing of busbw but collectives, errors and the XML reader of hardware.
 """
 
-from busbw.collectives.exchange.files import FORMATS, PlanFile, plan_file_of, read_plan, read_schedule, write_plan
+from busbw.collectives.exchange.files import FORMATS, PlanFile, plan_file_of, read_plan, read_schedule
 from busbw.collectives.exchange.targets import TARGETS, Target, target_named
+from busbw.collectives.exchange.writing import write_file, write_plan
 
 __all__ = [
     "FORMATS",
@@ -16,5 +17,6 @@ __all__ = [
     "read_plan",
     "read_schedule",
     "target_named",
+    "write_file",
     "write_plan",
 ]

@@ -9,7 +9,7 @@ from typing import Any
 
 from busbw.errors import InputError
 
-__all__ = ["Fields", "read_json"]
+__all__ = ["MAX_BYTES", "Fields", "read_json"]
 
 MAX_BYTES = 256 << 20
 """Largest file read. A ring of 256 ranks is 21 MB as written by the MSCCL++ DSL (measured); the bound is a guess with room."""

@@ -12,7 +12,8 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from busbw.collectives.blocks import split_blocks
+from busbw.collectives.blocks import split_blocks, spread_channels
+from busbw.collectives.exchange.json_fields import MAX_BYTES
 from busbw.collectives.exchange.targets import TARGETS, Target, limit_violation
 from busbw.collectives.legality import Violation
 from busbw.collectives.plan import (
@@ -30,9 +31,9 @@ from busbw.collectives.plan import (
     held_plan,
 )
 from busbw.errors import InputError, Loss, Losses
-from busbw.hardware.formats.xml import XmlElement, read_elements
+from busbw.hardware.formats.xml import XmlElement, XmlKind, read_elements
 
-__all__ = ["dialect_of", "lint_text", "looks_like_msccl_xml", "read_msccl_xml", "write_msccl_xml"]
+__all__ = ["dialect_of", "lint_text", "looks_like_msccl_xml", "rank_limits", "read_msccl_xml", "write_msccl_xml"]
 
 _PROTOCOLS = {"Simple": Protocol.SIMPLE, "LL": Protocol.LL, "LL128": Protocol.LL128}
 _BUFFERS = {"i": Buffer.INPUT, "o": Buffer.OUTPUT, "s": Buffer.SCRATCH}
@@ -60,6 +61,8 @@ _NO_LIMIT = 2**63 - 1
 _MOST_CHUNKS = 1 << 20
 """Chunks of a buffer that are read; the interpreters' int16 offsets reach 32767."""
 _MOST_NAME = 63
+_PLAN = XmlKind("plan", "as msccl-tools or busbw wrote it", MAX_BYTES, 4095 * 1024)
+"""What one file of 1024 ranks may hold: each rank reads 4095 elements at most."""
 _ALGO_ATTRIBUTES = {
     *("name", "proto", "nchannels", "nchunksperloop", "ngpus", "coll", "inplace", "outofplace", "minBytes", "maxBytes", "nthreads"),
 }  # fmt: skip
@@ -71,8 +74,12 @@ def looks_like_msccl_xml(head: bytes) -> bool:
 
 
 def dialect_of(root: XmlElement) -> str:
-    """Which runtime an `algo` is for: `rccl` if it has what only RCCL needs, else `msccl`."""
-    if root.get("coll") == "reduce_scatter":
+    """Which runtime an `algo` is for: `msccl` if it has a word that only msccl reads, else `rccl` if it has what only RCCL needs.
+
+    Only RCCL needs `outofplace`; only msccl reads `nthreads`, and the collectives `reduce_scatter` and `custom`. What has neither is for msccl, whose
+    files are written without `outofplace`, so that they are not taken for RCCL's.
+    """
+    if root.get("coll") in ("reduce_scatter", "custom") or root.get("nthreads") is not None:
         return "msccl"
     return "rccl" if root.get("outofplace") is not None else "msccl"
 
@@ -130,7 +137,7 @@ def read_msccl_xml(data: bytes | str, path: str, target: str | None = None) -> t
     Losses: `ignored-attribute`, `ignored-element` (no interpreter reads them), `empty-step` (0 chunks), `trailing-nop` (no interpreter waits
     for it), `nop-with-hasdep`, and those of `hardware.formats.xml`. Raises InputError for what both interpreters refuse.
     """
-    elements, losses = read_elements(data, path)
+    elements, losses = read_elements(data, path, _PLAN)
     reader = _Reader(path)
     if len(elements) != 1 or elements[0].name != "algo":
         raise InputError(
@@ -301,10 +308,12 @@ def _fill(builder: RankBuilder, source: _Block, blocks: dict[int, _Block], proto
 def write_msccl_xml(plan: Plan, target: Target) -> tuple[str, list[Violation]]:
     """The file, and all that the target can't say or take; the file is of use only if that list is empty.
 
-    Blocks with several peers in one direction are split by peer (`blocks.py`); loops are written out; a reduction of n chunks becomes n - 1 steps; more chunks than a step takes become several steps, on both
+    Blocks with several peers in one direction are split by peer, and dealt out to channels if there are too many (`blocks.py`); loops are written out; a reduction of n chunks becomes n - 1 steps; more chunks than a step takes become several steps, on both
     sides alike. Of a plan that has none of these, reading the file gives the same plan again.
     """
     plan = split_blocks(plan)
+    if target.blocks_per_channel is not None:
+        plan = spread_channels(plan, target.blocks_per_channel)
     violations: list[Violation] = []
     word = target.word(plan.collective)
     if word is None:
@@ -338,7 +347,7 @@ def write_msccl_xml(plan: Plan, target: Target) -> tuple[str, list[Violation]]:
         "ngpus": plan.ranks,
         "coll": word or plan.collective,
         "inplace": int(plan.in_place),
-        "outofplace": int(plan.out_of_place),
+        **({"outofplace": int(plan.out_of_place)} if target.name == "rccl" else {}),
         "minBytes": plan.min_bytes,
         "maxBytes": most,
     }
@@ -347,6 +356,21 @@ def write_msccl_xml(plan: Plan, target: Target) -> tuple[str, list[Violation]]:
             violations.append(_cannot(target, f"{plan.threads_per_block} threads a block: RCCL decides"))
         attributes["nthreads"] = plan.threads_per_block
     return "\n".join([f"<algo {_attributes(attributes)}>", *lines, "</algo>", ""]), violations
+
+
+def rank_limits(plan: Plan, target: Target, rank: RankPlan) -> list[Violation]:
+    """The limits of the target that a rank of the plan exceeds, as it will be written; one far too long is only counted.
+
+    Blocks of one channel are not, because they are spread over several when all ranks are written.
+    """
+    length = int((rank.unrolled().instructions["op"] < Op.SYNC).sum())
+    if far := limit_violation(target, "XML nodes", length, target.nodes_per_rank, f"rank {rank.rank}"):
+        return far
+    violations: list[Violation] = []
+    split = split_blocks(replace(plan, rank_plan=lambda _: rank))
+    for _ in _Writer(plan, target, split.rank(rank.rank), violations).lines():
+        pass
+    return [one for one in violations if one.rule == "target-limit" and "blocks on one channel" not in one.message]
 
 
 def _cannot(target: Target, what: str) -> Violation:
@@ -458,7 +482,9 @@ class _Writer:
                     steps += made
                     fresh = True
             else:
-                self.cannot(block, f"{op.name}")
+                self.cannot(
+                    block, f"{op.name}: it has sends, receives and moves within a rank; write it for mscclpp-0.10"
+                )
         if waits:
             self.cannot(block, "a wait for a flag behind the last step")
         return steps

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from busbw.collectives.exchange.json_fields import Fields, read_json
-from busbw.collectives.exchange.mscclpp_json_v1 import read_first_kind, write_first_kind
+from busbw.collectives.exchange.mscclpp_json_v1 import MEND, read_first_kind, write_first_kind
 from busbw.collectives.exchange.targets import TARGETS, Target, limit_violation
-from busbw.collectives.legality import Violation
+from busbw.collectives.legality import Violation, row_in_words
 from busbw.collectives.plan import (
     LOCAL,
     BlockBuilder,
@@ -582,7 +582,7 @@ def write_mscclpp_json(plan: Plan, target: Target) -> tuple[str, list[Violation]
     gives the same plan again.
     """
     violations = list(_header_violations(plan, target))
-    if target.name in ("mscclpp-0.5", "mscclpp-0.6", "mscclpp-0.7"):
+    if target.first_kind:
         return write_first_kind(plan, target, violations)
     gpus = [_Writer(plan, target, rank.unrolled(), violations).gpu() for rank in plan]
     top = {
@@ -630,16 +630,20 @@ class _Writer:
     remote: dict[tuple[int, int], list[str]] = field(default_factory=dict)  # (rank, buffer) -> access types
     told: set[str] = field(default_factory=set)
 
-    def cannot(self, what: str) -> None:
-        """Tells it once a rank."""
+    def cannot(self, what: str, rows: Columns | None = None, mend: str = "") -> None:
+        """Tells it once a rank, with the operation and how to mend it, if they are given."""
         if what not in self.told:
             self.told.add(what)
-            self.violations.append(_cannot(self.target, f"{what} (rank {self.rank.rank})"))
+            where = f"rank {self.rank.rank}" + (f": {row_in_words(self.rank, rows, 0)}" if rows is not None else "")
+            self.violations.append(_cannot(self.target, f"{what} ({where}){'. ' + mend if mend else ''}"))
 
     def gpu(self) -> dict[str, Any]:
         """The gpu."""
         self._declare_channels()
         blocks = [self._block(block) for block in range(len(self.rank.blocks))]
+        self.violations += limit_violation(
+            self.target, "blocks", len(blocks), self.target.blocks_per_rank, f"rank {self.rank.rank}"
+        )
         channels: list[dict[str, Any]] = [
             {"channel_type": kind, "connected_to": peers} for kind, peers in self.channels.items() if peers
         ]
@@ -741,7 +745,7 @@ class _BlockWriter:
         """The operation as JSON; None if the target has no word for it."""
         target, writer = self.rank.target, self.rank
         if target.operations is not None and name not in target.operations:
-            writer.cannot(f"{op.name} ({name})" if name != op.name else name)
+            writer.cannot(f"{op.name} ({name})" if name != op.name else name, rows, MEND.get(op, ""))
             return None
         if op is Op.FLUSH:
             writer.cannot("FLUSH: its executor's flush does nothing; use PUT_SIGNAL_FLUSH")

@@ -42,6 +42,11 @@ class Target:
         """The target's word for a collective."""
         return dict(self.collectives).get(collective)
 
+    @property
+    def first_kind(self) -> bool:
+        """Whether it reads MSCCL++ plans of the first kind."""
+        return self.format == "mscclpp-json" and "rs" in (self.operations or ())
+
 
 _XML_SHARED = (
     ("broadcast", "broadcast"),
@@ -66,6 +71,7 @@ _PLAN_COLLECTIVES = (
     ("custom", "custom"),
 )
 _PLAN_LIMITS: dict[str, Any] = {
+    "blocks_per_rank": 132,  # its blocks wait for each other, so all must run at once: the SMs of an H100 (data sheet); no limit of the executor's
     "steps_per_block": 64,
     "channels_per_block": 16,
     "channels_per_operation": 8,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
@@ -81,9 +82,20 @@ class FatTree(Fabric):
 
     def _place(self, vertex: IntArray) -> tuple[IntArray, IntArray, IntArray]:
         """Level, subtree topped, place among those that top it."""
+        if self.vertices <= np.size(vertex):  # asked for more often than there are: looked up
+            level, top, place = self._places_of_all
+            return level[vertex], top[vertex], place[vertex]
+        return self._placed(vertex)
+
+    def _placed(self, vertex: IntArray) -> tuple[IntArray, IntArray, IntArray]:
         level = self.level(vertex)
         index = np.asarray(vertex) - self._first_vertex[level]
-        return level, index // self._places[level], index % self._places[level]
+        top = index // self._places[level]
+        return level, top, index - top * self._places[level]
+
+    @cached_property
+    def _places_of_all(self) -> tuple[IntArray, IntArray, IntArray]:
+        return self._placed(np.arange(self.vertices, dtype=np.int64))
 
     def _above(self, level: IntArray, top: IntArray, slot: IntArray) -> NDArray[np.bool_]:
         return np.asarray(np.asarray(slot) // self._subtree[level] == top)
@@ -97,16 +109,21 @@ class FatTree(Fabric):
 
     def choice(self, vertex: IntArray, slot: IntArray, which: IntArray) -> IntArray:
         """Upwards way q leads to parent q mod w over cable q // w; downwards way q is cable q."""
+        vertex, slot, which = np.broadcast_arrays(vertex, slot, which)
         level, top, place = self._place(vertex)
-        index = np.asarray(vertex) - self._first_vertex[level]
-        upwards = 2 * (self._first_cable[np.minimum(level, self.levels - 1)] + index * self._w[level] * self._p[level])
-        below = np.maximum(level - 1, 0)
-        child_top = np.asarray(slot) // self._subtree[below]
-        child = child_top * self._places[below] + place % self._places[below]
-        parent = place // self._places[below]
-        cable = child * self._w[below] * self._p[below] + parent + self._w[below] * which
-        downwards = 2 * (self._first_cable[below] + cable) + 1
-        return np.where(self._above(level, top, slot), downwards, upwards + 2 * np.asarray(which))
+        index = vertex - self._first_vertex[level]
+        upwards = 2 * (
+            self._first_cable[np.minimum(level, self.levels - 1)] + index * (self._w * self._p)[level] + which
+        )
+        found = np.array(upwards, np.int64)
+        down = self._above(level, top, slot)
+        below = np.maximum(level[down] - 1, 0)
+        child_top = slot[down] // self._subtree[below]
+        parent = place[down] // self._places[below]
+        child = child_top * self._places[below] + place[down] - parent * self._places[below]
+        cable = child * (self._w * self._p)[below] + parent + self._w[below] * which[down]
+        found[down] = 2 * (self._first_cable[below] + cable) + 1
+        return found
 
     def spread(self, vertex: IntArray, slot: IntArray) -> IntArray:
         """Upwards j // (w1 ... wl) for destination j; downwards the cable that the same digit gives."""
@@ -117,6 +134,16 @@ class FatTree(Fabric):
 
     def link_ends(self, link: IntArray) -> tuple[IntArray, IntArray]:
         """Even links lead up, odd ones down."""
+        if self.links <= np.size(link):
+            one, other = self._ends_of_all
+            return one[link], other[link]
+        return self._link_ends(link)
+
+    @cached_property
+    def _ends_of_all(self) -> tuple[IntArray, IntArray]:
+        return self._link_ends(np.arange(self.links, dtype=np.int64))
+
+    def _link_ends(self, link: IntArray) -> tuple[IntArray, IntArray]:
         cable = np.asarray(link) // 2
         level = np.searchsorted(self._first_cable, cable, side="right") - 1
         ways = self._w[level] * self._p[level]
@@ -170,8 +197,8 @@ def fat_tree_shape(
     """
     if endpoints < 1 or ports < 2 or oversubscription <= 0 or leaf_multiple < 1:
         raise ValueError(f"{endpoints} NIC ports, {ports} switch ports, {oversubscription} to 1: nothing to build")
-    if levels is not None and levels not in (1, 2, 3):
-        raise ValueError(f"{levels} levels: 1, 2 or 3")
+    if levels is not None and not 1 <= levels <= _MOST_LEVELS:
+        raise ValueError(f"{levels} levels: 1 to {_MOST_LEVELS}")
     if levels == 1 or (levels is None and endpoints <= ports):
         if endpoints > ports:
             raise ValueError(f"{endpoints} NIC ports do not fit one switch of {ports} ports; take 2 levels")
@@ -190,10 +217,18 @@ def fat_tree_shape(
         cables = max(cables for cables in range(1, uplinks + 1) if uplinks % cables == 0 and leaves * cables <= ports)
         return (leaf, leaves), (1, uplinks // cables), (1, cables)
     half = ports // 2
-    pods = -(-leaves // half)
+    height = levels or next((each for each in (3, 4) if leaves <= half ** (each - 2) * ports), _MOST_LEVELS)
+    pods = -(-leaves // half ** (height - 2))
     if pods > ports:
+        most = leaf * half ** (height - 2) * ports
         raise ValueError(
-            f"{endpoints} NIC ports do not fit 3 levels of switches of {ports} ports; take larger switches"
+            f"{endpoints} NIC ports do not fit {height} levels of switches of {ports} ports, which hold {most}; take larger switches"
+            + (f", or {height + 1} levels" if height < _MOST_LEVELS else ", or fewer nodes")
         )
     cables = max(cables for cables in range(1, half + 1) if half % cables == 0 and pods * cables <= ports)
-    return (leaf, half, pods), (1, uplinks, half // cables), (1, 1, cables)
+    inner = (half,) * (height - 3)
+    return (leaf, half, *inner, pods), (1, uplinks, *inner, half // cables), (1,) * (height - 1) + (cables,)
+
+
+_MOST_LEVELS = 4
+"""2 million NIC ports on switches of 64."""

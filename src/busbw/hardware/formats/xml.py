@@ -14,7 +14,7 @@ from xml.parsers import expat
 
 from busbw.errors import InputError, Loss, count_losses
 
-__all__ = ["MAX_BYTES", "MAX_DEPTH", "MAX_ELEMENTS", "XmlElement", "read_elements", "write_elements"]
+__all__ = ["MAX_BYTES", "MAX_DEPTH", "MAX_ELEMENTS", "XmlElement", "XmlKind", "read_elements", "write_elements"]
 
 MAX_BYTES = 16 * 1024 * 1024
 """Largest document read. A topology of a 72-GPU system takes some 100 KB; the bound is a guess with room."""
@@ -24,6 +24,19 @@ MAX_ELEMENTS = 200_000
 """Most elements read. NCCL allows 640 children an element (src/graph/xml.h); the bound is a guess with room."""
 _MAX_REPAIRS = 16
 _FRAGMENT_ROOT = "busbw.fragment"
+
+
+@dataclass(frozen=True, slots=True)
+class XmlKind:
+    """What a document is taken for, in words, and how large one may be."""
+
+    what: str = "topology"
+    source: str = "as NCCL wrote it (NCCL_TOPO_DUMP_FILE, NCCL_GRAPH_DUMP_FILE)"
+    most_bytes: int = MAX_BYTES
+    most_elements: int = MAX_ELEMENTS
+
+
+_TOPOLOGY = XmlKind()
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +68,8 @@ class _Open:
 class _Builder:
     """Collects expat's events into elements; refuses what could grow beyond the input."""
 
-    def __init__(self, path: str) -> None:
-        self.path = path
+    def __init__(self, path: str, kind: XmlKind) -> None:
+        self.path, self.kind = path, kind
         self.stack = [_Open("", (), 0)]
         self.text_line: int | None = None
         self.elements = 0
@@ -70,14 +83,14 @@ class _Builder:
 
     def _start(self, name: str, attributes: list[str]) -> None:
         self.elements += 1
-        if self.elements > MAX_ELEMENTS:
+        if self.elements > self.kind.most_elements:
             raise InputError(
-                f"{self.path}: more than {MAX_ELEMENTS} XML elements. This is no topology; pass the right file."
+                f"{self.path}: more than {self.kind.most_elements} XML elements. This is no {self.kind.what}; pass the right file."
             )
         if len(self.stack) > MAX_DEPTH + 1:
             raise InputError(
                 f"{self.path}:{self.parser.CurrentLineNumber}: XML nested deeper than {MAX_DEPTH}. "
-                "This is no topology; pass the right file."
+                f"This is no {self.kind.what}; pass the right file."
             )
         pairs = tuple(zip(attributes[::2], attributes[1::2], strict=True))
         self.stack.append(_Open(name, pairs, self.parser.CurrentLineNumber))
@@ -103,19 +116,19 @@ class _Builder:
         return tuple(self.stack[0].children)
 
 
-def read_elements(data: bytes | str, path: str) -> tuple[tuple[XmlElement, ...], list[Loss]]:
+def read_elements(data: bytes | str, path: str, kind: XmlKind = _TOPOLOGY) -> tuple[tuple[XmlElement, ...], list[Loss]]:
     """The elements at the top of a document (one) or of a fragment of one (any number), and what was lost on the way.
 
     Losses: `xml-fragment` (no single complete root element), `xml-unclosed-element`, `xml-stray-end-tag`, `xml-damaged`
     (nothing after the line could be read), `xml-stray-text`. Raises InputError where no element can be read at all,
-    for a DOCTYPE or an entity declaration, and beyond MAX_BYTES, MAX_DEPTH or MAX_ELEMENTS.
+    for a DOCTYPE or an entity declaration, and beyond MAX_DEPTH or what the kind allows.
     """
-    text = _decoded(data, path)
-    document = _Builder(path)
+    text = _decoded(data, path, kind)
+    document = _Builder(path, kind)
     try:
         document.parser.Parse(text.encode(), True)
     except expat.ExpatError:
-        return _read_fragment(text, path)
+        return _read_fragment(text, path, kind)
     losses = []
     if document.text_line is not None:
         losses.append(_stray_text(path, document.text_line))
@@ -148,9 +161,9 @@ def _escaped(value: str) -> str:
     return re.sub("[\t\n\r]", lambda found: f"&#{ord(found.group())};", value)
 
 
-def _decoded(data: bytes | str, path: str) -> str:
-    if len(data) > MAX_BYTES:
-        raise InputError(f"{path}: larger than {MAX_BYTES} bytes. This is no topology; pass the right file.")
+def _decoded(data: bytes | str, path: str, kind: XmlKind) -> str:
+    if len(data) > kind.most_bytes:
+        raise InputError(f"{path}: larger than {kind.most_bytes} bytes. This is no {kind.what}; pass the right file.")
     if isinstance(data, bytes):
         wide = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
         data = data.decode("utf-16" if wide else "utf-8", errors="replace")
@@ -163,7 +176,7 @@ def _decoded(data: bytes | str, path: str) -> str:
     return re.sub(r"[^\n]", "", declaration.group()) + text[declaration.end() :]
 
 
-def _read_fragment(text: str, path: str) -> tuple[tuple[XmlElement, ...], list[Loss]]:
+def _read_fragment(text: str, path: str, kind: XmlKind) -> tuple[tuple[XmlElement, ...], list[Loss]]:
     declaration = re.search(r"<!\s*(DOCTYPE|ENTITY|ELEMENT|ATTLIST|NOTATION)\b|<!\[(?!CDATA\[)", text, re.IGNORECASE)
     if declaration is not None:
         raise InputError(_refusal(path, text.count("\n", 0, declaration.start()) + 1))
@@ -171,7 +184,7 @@ def _read_fragment(text: str, path: str) -> tuple[tuple[XmlElement, ...], list[L
     body = bytearray((opened + text).encode())
     losses: list[Loss] = []
     for _ in range(_MAX_REPAIRS):
-        builder = _Builder(path)
+        builder = _Builder(path, kind)
         try:
             builder.parser.Parse(bytes(body), False)
             _close(builder, path, losses)
@@ -204,9 +217,7 @@ def _read_fragment(text: str, path: str) -> tuple[tuple[XmlElement, ...], list[L
         losses.append(_stray_text(path, builder.text_line))
     roots = [element for top in builder.finish() for element in top.children if top.name == _FRAGMENT_ROOT]
     if not roots:
-        raise InputError(
-            f"{path}: no XML element found. Pass the file as NCCL wrote it (NCCL_TOPO_DUMP_FILE, NCCL_GRAPH_DUMP_FILE)."
-        )
+        raise InputError(f"{path}: no XML element found. Pass the file {kind.source}.")
     detail = "not one complete document; its elements were read as they stand"
     return tuple(roots), [Loss("xml-fragment", path, roots[0].line, detail), *count_losses(losses)]
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from busbw.errors import InputError, Loss
 from busbw.observations.artefacts import Artefact
-from busbw.observations.store.files import locked, make_folder, writing_to
+from busbw.observations.store.files import locked, make_folder, run_folders, writing_to
 from busbw.observations.store.keeping import _redacted as _redacted
 from busbw.observations.store.layout import ARTEFACTS, SHA256, WRITERS, RunId
 from busbw.observations.store.leftovers import remove_leftovers
@@ -57,7 +57,7 @@ class Store:
                 return RunWriter(root, artefacts, time.time_ns() if created_ns is None else created_ns)
 
     def query(self, sql: str) -> pa.Table:
-        """The answer to one SELECT (DuckDB's SQL) over the tables of `SCHEMAS` and `runs` (run_id, artefact, path).
+        """The answer to one SELECT (DuckDB's SQL) over the tables of `SCHEMAS` and `runs` (run_id, artefact, path, created_ns).
 
         Each artefact's rows are there once, however many runs read it: from the earliest run that has all of them. A
         query sees the store's folder and no other file, and writes nothing. A PIVOT lists its values (`IN (...)`).
@@ -80,9 +80,18 @@ class Store:
             )
         return answer(self.folder, sql, runs, chosen)
 
+    def has_runs(self) -> bool:
+        """Whether anything in the folder is named like a run, committed or not: whether it is a store at all."""
+        return self.folder.is_dir() and bool(run_folders(self.folder))
+
     def problems(self) -> list[Loss]:
         """Runs that are there but cannot be used: a manifest that does not parse, or of another schema version."""
         return all_runs(self.folder)[1]
+
+    def held(self) -> dict[str, str]:
+        """Content hashes by path, of artefacts that a committed run holds whole; none of a store that is not there."""
+        chosen, _ = choose(all_runs(self.folder)[0]) if self.folder.is_dir() else ({}, [])
+        return {entry.path: sha256 for sha256, (_, entry) in chosen.items()}
 
     def kept(self, sha256: str) -> Path | None:
         """The kept copy of an artefact, secrets blanked and every other byte at its offset; None if it wasn't kept."""

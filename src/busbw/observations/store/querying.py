@@ -18,7 +18,9 @@ from busbw.observations.tables import SCHEMAS
 
 __all__ = ["answer"]
 
-_RUNS_SCHEMA = pa.schema([("run_id", pa.string()), ("artefact", pa.string()), ("path", pa.string())])
+_RUNS_SCHEMA = pa.schema(
+    [("run_id", pa.string()), ("artefact", pa.string()), ("path", pa.string()), ("created_ns", pa.int64())]
+)
 
 _QUERY_NODES = frozenset({"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE"})
 """What a query that only reads is made of (DuckDB's QueryNodeType); COPY and INSERT inside WITH are other nodes."""
@@ -126,7 +128,7 @@ def _manifest_tables(runs: Sequence[Run], chosen: Mapping[str, tuple[Run, Entry]
             for of, loss in losses
         ],
         "runs": [
-            {"run_id": run.run_id, "artefact": entry.sha256, "path": path}
+            {"run_id": run.run_id, "artefact": entry.sha256, "path": path, "created_ns": run.created_ns}
             for run in runs
             for entry in run.artefacts
             for path in (entry.path, *entry.copies)

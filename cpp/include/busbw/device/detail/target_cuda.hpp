@@ -5,6 +5,10 @@
 
 #if defined(__CUDACC_RTC__)
 namespace std {  // NVRTC has no standard headers
+using uint8_t = unsigned char;
+using int8_t = signed char;
+using uint16_t = unsigned short;
+using int16_t = short;
 using uint32_t = unsigned int;
 using int32_t = int;
 using uint64_t = unsigned long long;
@@ -13,6 +17,7 @@ using size_t = decltype(sizeof(0));
 using uintptr_t = unsigned long long;
 enum class byte : unsigned char {};
 }  // namespace std
+#define __builtin_memcpy memcpy  // NVRTC knows it by this name alone
 #else
 #include <cstddef>
 #include <cstdint>
@@ -21,6 +26,7 @@ enum class byte : unsigned char {};
 #include "busbw/device/order.hpp"
 
 #define BUSBW_DEVICE __device__ __forceinline__
+#define BUSBW_DEVICE_CALL __device__ __noinline__
 
 namespace busbw::device {
 
@@ -89,6 +95,32 @@ BUSBW_DEVICE unsigned long long fetch_add(unsigned long long* p, unsigned long l
 
 }  // namespace detail
 
+/// What came before a launch on its stream is visible to it at system scope.
+inline constexpr bool kLaunchIsFence = true;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+inline constexpr bool kHasMultimem = true;
+
+/// The sum over the ranks of a multicast address's group of 16 bytes: 4 floats; 8 bfloat16, added in float.
+BUSBW_DEVICE void multimem_load_sum_f32(const void* p, std::uint32_t (&word)[4]) {
+  asm volatile("multimem.ld_reduce.relaxed.sys.global.add.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(word[0]), "=r"(word[1]), "=r"(word[2]), "=r"(word[3])
+               : "l"(p)
+               : "memory");
+}
+BUSBW_DEVICE void multimem_load_sum_bf16(const void* p, std::uint32_t (&word)[4]) {
+  asm volatile("multimem.ld_reduce.relaxed.sys.global.add.acc::f32.v4.bf16x2 {%0, %1, %2, %3}, [%4];"
+               : "=r"(word[0]), "=r"(word[1]), "=r"(word[2]), "=r"(word[3])
+               : "l"(p)
+               : "memory");
+}
+/// 16 bytes at every rank of the group.
+BUSBW_DEVICE void multimem_store_16(void* p, const std::uint32_t (&word)[4]) {
+  asm volatile("multimem.st.relaxed.sys.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(word[0]), "r"(word[1]), "r"(word[2]), "r"(word[3]) : "memory");
+}
+#else
+inline constexpr bool kHasMultimem = false;
+#endif
+
 template <class T>
 class SystemAtomic {
   using Bits = typename detail::Bits<sizeof(T)>::Type;
@@ -114,7 +146,37 @@ BUSBW_DEVICE void weak_store(T* p, T value) {
 
 struct BlockBarrier {
   BUSBW_DEVICE void sync() { __syncthreads(); }
+  BUSBW_DEVICE bool sync_or(bool mine) { return __syncthreads_or(mine) != 0; }
 };
+
+/// Two words of a packet in one store of 16 bytes; what is promised is that each word is whole.
+BUSBW_DEVICE void store_packet(std::uint64_t* p, std::uint64_t first, std::uint64_t second) {
+  asm volatile("st.relaxed.sys.global.v2.b64 [%0], {%1, %2};" ::"l"(p), "l"(static_cast<unsigned long long>(first)),
+               "l"(static_cast<unsigned long long>(second))
+               : "memory");
+}
+BUSBW_DEVICE void load_packet(std::uint64_t* p, std::uint64_t& first, std::uint64_t& second) {
+  unsigned long long a, b;
+  asm volatile("ld.relaxed.sys.global.v2.b64 {%0, %1}, [%2];" : "=l"(a), "=l"(b) : "l"(p) : "memory");
+  first = a;
+  second = b;
+}
+BUSBW_DEVICE void packet_taken(const std::uint64_t*) {}
+
+/// 15 words and a flag behind them. One thread stores a line, so the flag is a release: right on every link, slower than a warp's store of the
+/// line as one, which counts on links that keep 128 bytes together.
+BUSBW_DEVICE void store_line(std::uint64_t* p, const std::uint64_t* words, std::uint64_t flag) {
+  for (int i = 0; i < 14; i += 2) store_packet(p + i, words[i], words[i + 1]);
+  detail::store(reinterpret_cast<unsigned long long*>(p + 14), static_cast<unsigned long long>(words[14]), Order::relaxed);
+  detail::store(reinterpret_cast<unsigned long long*>(p + 15), static_cast<unsigned long long>(flag), Order::release);
+}
+BUSBW_DEVICE bool load_line(std::uint64_t* p, std::uint64_t* words, std::uint64_t flag) {
+  if (detail::load(reinterpret_cast<const unsigned long long*>(p + 15), Order::relaxed) != flag) return false;  // a poll drops no cache lines
+  detail::load(reinterpret_cast<const unsigned long long*>(p + 15), Order::acquire);
+  for (int i = 0; i < 14; i += 2) load_packet(p + i, words[i], words[i + 1]);
+  words[14] = detail::load(reinterpret_cast<const unsigned long long*>(p + 14), Order::relaxed);
+  return true;
+}
 
 /// Neighbouring threads take neighbours, so that their accesses are one.
 template <class Body>
@@ -122,7 +184,24 @@ BUSBW_DEVICE void for_each_of_thread(std::size_t count, std::uint32_t thread, st
   for (std::size_t i = thread; i < count; i += threads) body(i);
 }
 
+inline constexpr bool kMovesRuns = false;
+
+BUSBW_DEVICE void prefetch(const void*) {}
+
 BUSBW_DEVICE void spin_pause(std::uint32_t) {}
+
+/// IEEE half precision; computed with in float and rounded to the nearest even, as `_Float16` is on a CPU without instructions for it.
+struct Float16 {
+  std::uint16_t bits;
+
+  Float16() = default;
+  BUSBW_DEVICE explicit Float16(float value) { asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value)); }
+  BUSBW_DEVICE operator float() const {
+    float value;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
+    return value;
+  }
+};
 
 struct Clock {
   BUSBW_DEVICE static std::uint64_t now_ns() {

@@ -342,7 +342,7 @@ class Machine {
   const Row& row_of(const State& s, std::uint32_t more = 0) const { return view_.ranks[s.rank].rows[static_cast<std::size_t>(s.row) + more]; }
 
   /// Value of an index that loops move.
-  static std::int64_t moved(std::int64_t index, const std::array<std::int32_t, kMaxLoops>& step, std::int32_t first, std::int32_t wrap, const State& s) {
+  static std::int64_t moved(std::int64_t index, const std::int32_t (&step)[kMaxLoops], std::int32_t first, std::int32_t wrap, const State& s) {
     std::size_t level = 0;
     for (std::uint32_t d = 0; d < s.depth; ++d)
       if (!s.frames[d].slices) index += std::int64_t{step[level++]} * s.frames[d].turn;

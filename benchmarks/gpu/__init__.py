@@ -1,0 +1,1 @@
+"""What only a GPU can show, in one run of less than ten minutes: `python -m benchmarks.gpu`."""

@@ -1,0 +1,85 @@
+"""Candidates on a cluster: NCCL's by prediction, others by simulated links, on one footing; none beats its bound."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from busbw.collectives.algorithms import ring_all_gather
+from busbw.collectives.bounds import CapacityGraph
+from busbw.hardware import find_cluster
+from busbw.prediction import load_calibration, movements, moves_of, parts, situation_of
+from busbw.simulation import simulate
+from busbw.synthesis import Design, design, message_alpha_s, ranked_on, summing_switches
+
+
+def designed(name: str, nodes: int, collective: str, size: int, **how) -> Design:
+    cluster = find_cluster(name, nodes)[0]
+    graph = CapacityGraph.of_cluster(cluster)
+    found = design(
+        graph, collective, size, alpha_s=message_alpha_s(cluster), near_alpha_s=message_alpha_s(cluster, near=True), gpus_per_node=cluster.gpus_per_domain,
+    )  # fmt: skip
+    return ranked_on(cluster, graph, found, **how)
+
+
+@pytest.mark.parametrize(
+    ("name", "nodes", "collective", "size"),
+    [
+        ("dgx-h100", 1, "reduce_scatter", 1 << 30),
+        ("dgx-h100", 3, "all_gather", 1 << 24),
+        ("dgx-a100", 2, "all_reduce", 1 << 12),
+        ("mi300x-8", 1, "reduce_scatter", 1 << 24),
+        ("gb200-nvl72", 2, "broadcast", 1 << 16),
+    ],
+)
+def test_no_candidate_is_faster_on_the_links_than_its_bound(name: str, nodes: int, collective: str, size: int):
+    """Those that use switches which add have a bound of their own; times are in order, and say where they are from."""
+    found = designed(name, nodes, collective, size)
+    times = [candidate.time_s for candidate in found.candidates]
+    assert times == sorted(times)
+    for candidate in found.candidates:
+        if candidate.links_s is not None:
+            assert found.gap(candidate) >= -1e-6
+            assert candidate.time_s > candidate.links_s
+    by = {candidate.origin: candidate.timed_by for candidate in found.candidates}
+    assert by["nccl"] == "prediction"
+    assert found.best is not None and found.best.timed_by in ("simulation", "simulation, fitted", "prediction")
+
+
+def test_a_ring_takes_what_the_prediction_says_of_one():
+    """Large all_gather on one node: launch, 7 steps, and bytes over what rings reach of NVLink; prediction adds home copies, an eighth, and slots to fill."""
+    cluster, size = find_cluster("dgx-h100", 1)[0], 1 << 32
+    (ring,) = (c for c in designed("dgx-h100", 1, "all_gather", size).candidates if c.name == "ring_all_gather")
+    assert ring.links_s == pytest.approx(simulate(ring_all_gather().bind(8), cluster, size_bytes=size).time_s)
+    where, figures = situation_of(cluster), load_calibration().figures("hopper", "infiniband")
+    moves = [move for move in movements("all_gather", where) if (move.algorithm, move.protocol) == ("Ring", "Simple")]
+    predicted = parts(moves_of(moves, where, np.array([float(size)])), figures)
+    home = figures["copy_factor"] * moves[0].copied * size / where.intra_bytes_per_s / figures["ring_share"]
+    assert ring.time_s == pytest.approx(float(predicted.total_s[0] - predicted.fill_s[0]) - home, rel=0.01)
+
+
+def test_which_switches_add():
+    """NVSwitches of Hopper; with SHARP the leaves too; none of A100's; none where none was asked for."""
+    hopper, ampere = find_cluster("dgx-h100", 2)[0], find_cluster("dgx-a100", 2)[0]
+    graph = CapacityGraph.of_cluster(hopper)
+    assert [graph.name(v).split()[0] for v in summing_switches(graph, hopper)] == ["nvswitch0", "nvswitch0"]
+    assert len(summing_switches(graph, hopper, "sharp")) == graph.vertices - graph.gpus
+    assert summing_switches(CapacityGraph.of_cluster(ampere), ampere) == []
+    assert summing_switches(graph, hopper, "none") == []
+    with pytest.raises(ValueError, match="nvls, sharp, none"):
+        summing_switches(graph, hopper, "some")
+
+
+def test_sharp_is_ranked_beside():
+    """The fabric adds: one vector up, one down; without a simulation of it, by prediction, and above the bound of switches that add."""
+    found = designed("dgx-h100", 4, "all_reduce", 1 << 30, switches="sharp", limit_s=0)
+    (sharp,) = (candidate for candidate in found.candidates if "CollNetChain" in candidate.name)
+    assert sharp.in_network and sharp.bind().schedule.kind == "all_reduce"
+    assert found.switches_bound_s <= found.bound_s
+    assert found.gap(sharp) >= 0
+
+
+def test_without_time_all_are_the_models_and_that_is_said():
+    found = designed("dgx-h100", 1, "all_gather", 1 << 20, limit_s=0)
+    assert any("were not simulated within 0 s" in note for note in found.notes)
+    assert {c.timed_by for c in found.candidates if c.origin != "nccl"} == {"model"}
