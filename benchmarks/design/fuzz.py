@@ -245,14 +245,14 @@ def _told(error: BaseException) -> str:
 def _busbw_verify(data: bytes, name: str, folder: Path) -> str | None:
     from busbw.cli.plans import verify
 
-    return _verb(data, name, folder, lambda path: verify([path], None, None, len(data) % 2 == 0))
+    return _verb(data, name, folder, lambda path: verify([path], as_json=len(data) % 2 == 0))
 
 
 def _busbw_show(data: bytes, name: str, folder: Path) -> str | None:
     from busbw.cli.plans import show
 
     svg = str(folder / "out.svg") if len(data) % 8 == 0 else None
-    return _verb(data, name, folder, lambda path: show(path, svg, None, len(data) % 2 == 0))
+    return _verb(data, name, folder, lambda path: show(path, svg=svg, as_json=len(data) % 2 == 0))
 
 
 def _busbw_convert(data: bytes, name: str, folder: Path) -> str | None:
@@ -260,13 +260,13 @@ def _busbw_convert(data: bytes, name: str, folder: Path) -> str | None:
 
     targets = ("rccl", "msccl", "mscclpp-0.10", "mscclpp-0.7", "busbw")
     target = targets[len(data) % len(targets)]
-    return _verb(data, name, folder, lambda path: convert(path, str(folder / "out"), None, target, None, None))
+    return _verb(data, name, folder, lambda path: convert(path, str(folder / "out"), target=target))
 
 
 def _busbw_convert_to_goal(data: bytes, name: str, folder: Path) -> str | None:
     from busbw.cli.plans import convert
 
-    return _verb(data, name, folder, lambda path: convert(path, str(folder / "out"), "goal", None, "1MiB", None))
+    return _verb(data, name, folder, lambda path: convert(path, str(folder / "out"), to="goal", size="1MiB"))
 
 
 def _whole_command(data: bytes, name: str, folder: Path) -> str | None:
