@@ -11,6 +11,7 @@ from benchmarks.design.happens_before import unordered
 from benchmarks.design.interleavings import final_states, is_right, leaves_early
 from benchmarks.design.mutants import Judge, library_plans, mutants
 from benchmarks.design.one_sided import group_plan, one_sided_plan, packet_plan, sliced_plan
+from benchmarks.design.random_plans import compared
 
 from busbw.collectives.legality import RULES, aliases, verify_plan
 from busbw.collectives.plan import (
@@ -420,3 +421,10 @@ def test_happens_before_of_a_run_sees_what_a_relaxed_flag_leaves_open():
     for weak in (plan(Order.RELAXED, Order.ACQUIRE), plan(Order.RELEASE, Order.RELAXED)):
         assert unordered(weak, False) == {("rank 0 block 0 row 0, launch 0", "rank 0 block 1 row 1, launch 0")}
         assert rules(weak) == {"weak-order"}
+
+
+def test_random_plans_are_judged_alike_by_the_verifier_and_by_trying():
+    """A sample; `python -m benchmarks.design.random_plans` makes any number."""
+    counts, found = compared(3, 24)
+    assert found == []
+    assert counts["illegal"] > 5

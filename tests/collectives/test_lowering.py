@@ -15,7 +15,9 @@ from busbw.collectives.algorithms import (
 )
 from busbw.collectives.builder import Axis, blocks, chunks, copy, parallel, scratch, together
 from busbw.collectives.builder import schedule as record
+from busbw.collectives.legality import verify_plan
 from busbw.collectives.lowering import lower, plan_of
+from busbw.collectives.passes import pipelined
 from busbw.collectives.plan import ConnectionKind, Op
 
 from .plan_runner import check_plan
@@ -136,3 +138,11 @@ def test_a_pipeline_interleaves_its_slices():
     assert names == ["RECV", "SEND"]
     plan = lower(LIBRARY["chain_broadcast"]().bind(3, parts=4), 1, in_place=True).instructions
     assert [Op(op).name for op in plan["op"]] == ["RECV"] + ["SEND", "RECV"] * 3 + ["SEND"]
+
+
+def test_slices_that_pass_through_two_groups_in_one_step_meet_each_in_its_own():
+    """While one slice is summed over the nodes, the next is summed inside a node: two groups of the switch in one step."""
+    schedule = pipelined(LIBRARY["hierarchical_all_reduce_sharp"](), 2)
+    for shape in ((2, 2), (3, 2)):
+        for in_place in (False, True):
+            assert verify_plan(plan_of(schedule.bind(*shape), in_place=in_place)).violations == ()

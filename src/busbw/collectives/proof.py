@@ -4,8 +4,8 @@ Ways, whichever fits; all are exact about every rank and chunk unless the proof 
 
 - One rank for all. If renumbering the ranks by a group that takes any rank to any other takes the schedule to itself (rotations along the axes; xor, or reflections, for powers
   of two), all ranks do the same, seen from themselves. Then one rank is executed: what arrives from a peer is what the rank itself holds, renumbered. Sets of
-  contributors are kept as boxes (intervals along each axis, subcubes for xor); a union that is no box is not decided. That the group fits is shown
-  by form (every rank expression is r + f(steps), every chunk index k r + f(steps)), on all ranks, or on a sample of ranks: `Proof.symmetry` says which.
+  contributors are kept as boxes (`rank_boxes.py`); a union that is no box is not decided. How it was shown that the group fits (`symmetries.py`),
+  `Proof.symmetry` says.
 - A reduce_scatter or reduce is proved backwards: where copies bring every chunk to every rank once, its way is a tree, and the tree sums in reverse. An
   all_reduce of two halves is proved by halves.
 - Chunk by chunk, where all moves pass through one switch that sums and multicasts (`network_proof.py`).
@@ -20,35 +20,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import pairwise, permutations
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from busbw.collectives.collective import REDUCING
-from busbw.collectives.expansion import COPY, NETWORK, REGIONS, Moves, Walk, expand, sent_by
-from busbw.collectives.expressions import (
-    Environment,
-    Expr,
-    IntArray,
-    affine,
-    const,
-    evaluate,
-    free_names,
-    param,
-    size,
-    substitute,
-)
+from busbw.collectives.expansion import COPY, NETWORK, REGIONS, Moves, expand, sent_by
+from busbw.collectives.expressions import IntArray, evaluate, free_names
 from busbw.collectives.network_proof import messages_through_one_switch
 from busbw.collectives.passes import reverse
 from busbw.collectives.provenance import Fault
-from busbw.collectives.schedule import BoundSchedule, Location, Mode, Node, Region, Seq, Transfer, transfers_of
+from busbw.collectives.rank_boxes import boxes_of
+from busbw.collectives.schedule import BoundSchedule, Mode, Node, Region, Seq, Transfer, transfers_of
+from busbw.collectives.symmetries import MOST_MOVES, Group, Labels, fitting_labels, groups
 
 __all__ = ["NotProvedError", "Proof", "prove"]
 
-_SAMPLE = 24  # ranks on which a symmetry is tried where all are too many; a guess at what finds a rank that differs
-_ROWS = 6_000_000  # messages of all ranks up to which a symmetry is checked on all of them
-_EVENTS = 4_000_000  # moves of one rank that are executed
+_ROWS = 6_000_000  # ranks up to which the condition of a transfer is tried on all of them
 _STATE = 8_000_000  # ranks x chunks that the second way keeps
 _PLACES = 100_000_000  # ranks x chunks of which it is kept whether they are filled
 _STEPS = 4_096  # steps that the second way takes
@@ -113,7 +102,7 @@ def _one_switch(bound: BoundSchedule) -> Proof:
 
 def _any_symmetry(bound: BoundSchedule) -> Proof:
     reasons = []
-    for group in _groups(bound):
+    for group in groups(bound):
         try:
             return _one_for_all(bound, group)
         except NotProvedError as reason:
@@ -178,258 +167,25 @@ def _idle(bound: BoundSchedule, node: Node) -> bool:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Group:
-    """Renumberings of the ranks; element g takes rank 0 to g.
-
-    Rotation and xor: rank x to x + g, digit by digit (`radix`, last counts fastest). Reflection: even g take x to g + x, odd g to g - x.
-    """
-
-    name: str
-    radix: tuple[int, ...]
-
-    @property
-    def order(self) -> int:
-        return int(np.prod(self.radix, dtype=np.int64))
-
-    def act(self, g: IntArray, x: IntArray) -> IntArray:
-        if self.name == "reflection":
-            return np.where(g % 2 == 0, g + x, g - x) % self.order
-        if all(n == 2 for n in self.radix):
-            return np.bitwise_xor(g, x)
-        if len(self.radix) == 1:
-            return (g + x) % self.radix[0]
-        digits = zip(np.unravel_index(g, self.radix), np.unravel_index(x, self.radix), self.radix, strict=True)
-        return np.ravel_multi_index([(a + b) % n for a, b, n in digits], self.radix).astype(np.int64)
-
-    def inverse(self, g: IntArray) -> IntArray:
-        if self.name == "reflection":
-            return np.where(g % 2 == 0, -g, g) % self.order
-        if all(n == 2 for n in self.radix):
-            return g
-        if len(self.radix) == 1:
-            return -g % self.radix[0]
-        return np.ravel_multi_index(
-            [-a % n for a, n in zip(np.unravel_index(g, self.radix), self.radix, strict=True)], self.radix
-        ).astype(np.int64)
-
-
-def _groups(bound: BoundSchedule) -> Iterator[_Group]:
-    extents = tuple(extent for _, extent in bound.sizes)
-    yield _Group("rotation", extents)
-    ranks = bound.ranks
-    if ranks > 2 and ranks & (ranks - 1) == 0:
-        yield _Group("xor", (2,) * (ranks.bit_length() - 1))
-        yield _Group("reflection", (ranks,))
-
-
-@dataclass(frozen=True, slots=True)
-class _Labels:
-    """How a renumbering acts on chunk indices of each region: on the rank they belong to, or not at all (0).
-
-    `each` chunks a rank, rank after rank; or, negative, that many times one chunk of every rank. `order`: of the axes by which the owners of `data` are
-    counted, slowest first, where it is not that of the ranks.
-    """
-
-    each: tuple[int, ...]
-    order: tuple[int, ...] = ()
-
-    def act(self, group: _Group, region: IntArray, g: IntArray, index: IntArray) -> IntArray:
-        found = index.copy()
-        for code, each in enumerate(self.each):
-            if not each:
-                continue
-            here = np.flatnonzero(region == code)
-            moving = np.broadcast_to(g, index.shape)[here]
-            if each > 0:
-                owner, inside = np.divmod(index[here], each)
-                found[here] = self._owner(group, code, moving, owner) * each + inside
-            else:
-                layer, owner = np.divmod(index[here], group.order)
-                found[here] = layer * group.order + group.act(moving, owner)
-        return found
-
-    def _owner(self, group: _Group, code: int, g: IntArray, owner: IntArray) -> IntArray:
-        if not self.order or code:
-            return group.act(g, owner)
-        radix = [group.radix[axis] for axis in self.order]
-        steps = [np.unravel_index(g, group.radix)[axis] for axis in self.order]
-        digits = [(a + b) % n for a, b, n in zip(np.unravel_index(owner, radix), steps, radix, strict=True)]
-        return np.ravel_multi_index(digits, radix).astype(np.int64)
-
-
-def _one_for_all(bound: BoundSchedule, group: _Group) -> Proof:
+def _one_for_all(bound: BoundSchedule, group: Group) -> Proof:
     kind = bound.schedule.kind
     if kind not in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier", "send_recv"):
         raise NotProvedError(f"a {kind} has a root, or counts, that renumbering moves")
     if any(t.group for t in transfers_of(bound.schedule.body)):
         raise NotProvedError("it works in the network")
-    found = _labels(bound, group)
+    found = fitting_labels(bound, group)
     if found is None:
         raise NotProvedError("renumbering changes it")
     labels, symmetry = found
-    own = sent_by(bound, 0, most=_EVENTS)
+    own = sent_by(bound, 0, most=MOST_MOVES)
     faults, once = _executed(bound, group, labels, own)
     return Proof(bound.ranks, f"one rank for all, {group.name}", symmetry, len(own), tuple(faults), once)
-
-
-def _labels(bound: BoundSchedule, group: _Group) -> tuple[_Labels, str] | None:
-    """The action on chunks for which every rank does what rank 0 does, and how that was shown."""
-    each = []
-    for region in REGIONS:
-        extent = bound.extent(region)
-        shared = bool(bound.ranks) and extent % bound.ranks == 0
-        many = extent // bound.ranks
-        each.append(([many, 0] if many < 2 else [many, 0, -many]) if shared and extent else [0])
-    if bound.schedule.kind in ("all_gather", "reduce_scatter"):
-        each[0] = each[0][:1]
-    if bound.schedule.kind == "all_to_all":
-        each[1], each[2] = each[1][:1], each[2][:1]
-    orders: list[tuple[int, ...]] = [()]
-    if bound.schedule.kind == "all_reduce" and group.name == "rotation" and len(group.radix) > 1:
-        orders += list(permutations(range(len(group.radix))))[1:]
-    for data in each[0]:
-        for order in orders if data > 0 else orders[:1]:
-            for given in each[1]:
-                for scratch in each[3]:
-                    labels = _Labels((data, given, each[2][0] if given else 0, scratch), order)
-                    symmetry = _fits(bound, group, labels)
-                    if symmetry:
-                        return labels, symmetry
-    return None
-
-
-def _fits(bound: BoundSchedule, group: _Group, labels: _Labels) -> str:
-    """How it was shown that renumbering with these labels changes nothing; "" if it does."""
-    if group.name == "rotation" and len(bound.sizes) == 1 and all(_by_form(bound, labels, t) for t in transfers_of(bound.schedule.body)):  # fmt: skip
-        return "by form"
-    check = _SymmetryCheck(bound, group, labels)
-    check.visit(bound.schedule.body, bound.environment, 1, np.zeros(1, np.int64))
-    if not check.fits:
-        return _fits_in_any_order(bound, group, labels, check)
-    return "on all ranks" if check.fewest == bound.ranks else f"on {check.fewest} ranks"
-
-
-def _fits_in_any_order(bound: BoundSchedule, group: _Group, labels: _Labels, check: _SymmetryCheck) -> str:
-    """The same where ranks do the same moves of a step in different turns of its loops: compares all that a rank sends."""
-    own = sent_by(bound, 0, most=_EVENTS)
-    few = check.everyone if len(own) * bound.ranks <= _ROWS // 8 else check.few
-    key = _keys(own, own.dst, own.src_index, own.dst_index)
-    for rank in few.tolist()[1:]:
-        theirs = sent_by(bound, rank, most=_EVENTS)
-        if len(theirs) != len(own):
-            return ""
-        back = group.inverse(np.full(len(own), rank, np.int64))
-        read = labels.act(group, theirs.src_region, back, theirs.src_index)
-        written = labels.act(group, theirs.dst_region, back, theirs.dst_index)
-        if not np.array_equal(_keys(theirs, group.act(back, theirs.dst), read, written), key):
-            return ""
-    return "on all ranks" if len(few) == bound.ranks else f"on {len(few)} ranks"
-
-
-def _keys(moves: Moves, dst: IntArray, read: IntArray, written: IntArray) -> IntArray:
-    """Moves as rows that can be compared, sorted, (n, 5)."""
-    code = (moves.src_region * 4 + moves.dst_region) * 4 + moves.action
-    rows = np.stack([moves.step, dst, read, written, code], axis=1)
-    return rows[np.lexsort(rows.T[::-1])]
-
-
-class _SymmetryCheck(Walk):
-    """Compares what each transfer does for rank x with what it does for rank 0, renumbered."""
-
-    def __init__(self, bound: BoundSchedule, group: _Group, labels: _Labels) -> None:
-        super().__init__(bound, _EVENTS)
-        self.group, self.labels = group, labels
-        self.fits = True
-        self.fewest = bound.ranks
-        rng = np.random.default_rng(bound.ranks)
-        self.everyone = np.arange(bound.ranks, dtype=np.int64)
-        some = np.concatenate([[0, 1, bound.ranks - 1], rng.integers(0, bound.ranks, _SAMPLE)])
-        self.few = np.unique(some % bound.ranks)
-
-    def transfer(self, node: Transfer, env: Environment, batch: int, start: IntArray) -> None:
-        del start
-        axes = self.bound.schedule.axes
-        if not self.fits or set(node.domain(axes)) != set(axes):
-            self.fits = False
-            return
-        ranks = self.everyone if batch * self.bound.ranks <= _ROWS else self.few
-        self.fewest = min(self.fewest, len(ranks))
-        width = max(1, _ROWS // (8 * max(len(ranks), 1)))
-        for first in range(0, batch, width):
-            some = {n: np.asarray(x)[first : first + width, None] for n, x in env.variables.items()}
-            self.fits = self.fits and self._same(node, env, some, ranks, min(width, batch - first))
-
-    def _same(self, node: Transfer, env: Environment, loops: dict[str, IntArray], ranks: IntArray, items: int) -> bool:
-        coordinates = {axis: x[None, :] for axis, x in self.bound.coordinates(ranks).items()}
-        here = Environment({**loops, **coordinates}, env.sizes, env.params, env.tables)
-        extents = [extent for _, extent in self.bound.sizes]
-        shape = (items, len(ranks))
-
-        def value(expr: Expr) -> IntArray:
-            return np.broadcast_to(np.asarray(evaluate(expr, here), np.int64), shape)
-
-        guard, count, stride = value(node.guard) != 0, value(node.source.count), value(node.source.stride)
-        if any((x != x[:, :1]).any() for x in (guard, count, stride)):
-            return False
-        used = np.flatnonzero(guard[:, 0] & (count[:, 0] > 0))
-        if not len(used):
-            return True
-        for coordinate in (node.src, node.dst):
-            flat = np.ravel_multi_index([value(e) % n for e, n in zip(coordinate, extents, strict=True)], extents)[used]
-            if (flat != self.group.act(ranks[None, :], flat[:, :1])).any():
-                return False
-        return all(self._same_chunks(value(p.index)[used], p, count[used, 0], stride[used, 0], ranks) for p in (node.source, node.target))  # fmt: skip
-
-    def _same_chunks(self, index: IntArray, place: Location, many: IntArray, stride: IntArray, ranks: IntArray) -> bool:
-        extent, code = self.bound.extent(place.region), REGIONS.index(place.region)
-        if extent == 0:
-            return False
-        index = index % extent
-        first, each = np.broadcast_to(index[:, :1], index.shape), self.labels.each[code]
-        if (many == 1).all() or not each or (self.group.name == "rotation" and len(self.bound.sizes) == 1):
-            moving = np.broadcast_to(ranks[None, :], index.shape)
-            wanted = self.labels.act(self.group, np.full(index.size, code), moving.ravel(), first.ravel()).reshape(
-                index.shape
-            )
-        elif self.group.name == "xor" and each == 1 and (stride == 1).all():
-            low = many[:, None] - 1  # whole subcubes go to whole subcubes
-            if (many[:, None] & low).any() or (first & low).any():
-                return False
-            wanted = first ^ (ranks[None, :] & ~low)
-        else:
-            return False
-        return bool((index == wanted).all())
-
-
-def _by_form(bound: BoundSchedule, labels: _Labels, transfer: Transfer) -> bool:
-    """Whether the transfer reads, for every rank r: r to r + f, chunks each r + f, under no condition on r."""
-    (axis,) = bound.schedule.axes
-    sizes = _constants(bound)
-    if axis in free_names(transfer.guard) | free_names(transfer.source.count) | free_names(transfer.source.stride):
-        return False
-    for expr in (*transfer.src, *transfer.dst):
-        form = affine(substitute(expr, sizes), axis)
-        if form is None or form[1].op != "const" or int(form[1].value) % bound.ranks != 1 % bound.ranks:
-            return False
-    for place in (transfer.source, transfer.target):
-        form = affine(substitute(place.index, sizes), axis)
-        extent = bound.extent(place.region)
-        each = labels.each[REGIONS.index(place.region)]
-        if form is None or form[1].op != "const" or (int(form[1].value) - each) % max(extent, 1):
-            return False
-    return True
-
-
-def _constants(bound: BoundSchedule) -> dict[Expr, Expr]:
-    """Sizes and parameters as numbers."""
-    return {size(a): const(n) for a, n in bound.sizes} | {param(n): const(v) for n, v in bound.params}
 
 
 # One rank for all: what it holds
 
 
-def _executed(bound: BoundSchedule, group: _Group, labels: _Labels, own: Moves) -> tuple[list[Fault], bool]:
+def _executed(bound: BoundSchedule, group: Group, labels: Labels, own: Moves) -> tuple[list[Fault], bool]:
     """Faults of rank 0 when all others do what it does, and whether each place was written once."""
     sender = group.inverse(own.dst)  # who sends rank 0 what rank 0 sends on: the g that takes dst to 0
     read = own.src_index  # in rank 0's own numbers
@@ -473,7 +229,7 @@ def _keeps_numbers(moves: Moves) -> bool:
 
 
 def _copies(
-    bound: BoundSchedule, group: _Group, labels: _Labels, own: Moves, plan: tuple[list[int], list[int], IntArray, list[int]]
+    bound: BoundSchedule, group: Group, labels: Labels, own: Moves, plan: tuple[list[int], list[int], IntArray, list[int]]
 ) -> list[Fault]:  # fmt: skip
     """Collectives without sums: a place holds (origin, index there), renumbered on the way."""
     reads, writes, sender, bounds = plan
@@ -535,13 +291,13 @@ def _runs(bounds: list[int], own: Moves, write_place: IntArray, read_place: IntA
 
 
 def _sums(
-    bound: BoundSchedule, group: _Group, own: Moves, plan: tuple[list[int], list[int], list[int], list[int]]
+    bound: BoundSchedule, group: Group, own: Moves, plan: tuple[list[int], list[int], list[int], list[int]]
 ) -> list[Fault]:  # fmt: skip
     """Collectives with sums: a place holds a box of contributors, as seen from its rank."""
     reads, writes, senders, bounds = plan
     if (own.src_region != 0).any() or (own.dst_region != 0).any() or (own.src_index != own.dst_index).any():
         raise NotProvedError("sums move between places of different numbers")
-    boxes = _boxes(group)
+    boxes = boxes_of(group)
     idempotent = bound.schedule.kind == "barrier"
     start = boxes.one
     state: list[object] = [start] * bound.chunks
@@ -571,110 +327,6 @@ def _sums(
     if lacking:
         return [Fault("wrong-contributors", f"{_said(bound)}: at the end chunk {lacking[0]} of every rank, counted from itself, lacks contributions", count=len(lacking))]  # fmt: skip
     return []
-
-
-class _Intervals:
-    """Sets of ranks of a rotation along one axis: (first, how many)."""
-
-    one: tuple[int, int] = (0, 1)
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-
-    def moved(self, box, g: int):  # type: ignore[no-untyped-def]
-        return ((box[0] + g) % self.size, box[1])
-
-    def order(self, g: int) -> int:
-        return -g % self.size
-
-    def joined(self, a, b, *, overlap: bool):  # type: ignore[no-untyped-def]
-        (x, n), (y, m) = a, b
-        size = self.size
-        if (x + n - y) % size == 0 and n + m <= size:
-            return (x, n + m)
-        if (y + m - x) % size == 0 and n + m <= size:
-            return (y, n + m)
-        if overlap:
-            if (y - x) % size <= n:
-                return (x, min(size, max(n, (y - x) % size + m)))
-            if (x - y) % size <= m:
-                return (y, min(size, max(m, (x - y) % size + n)))
-        return None
-
-    def overlap(self, a, b) -> bool:  # type: ignore[no-untyped-def]
-        return bool((b[0] - a[0]) % self.size < a[1] or (a[0] - b[0]) % self.size < b[1])
-
-    def whole(self, box) -> bool:  # type: ignore[no-untyped-def]
-        return bool(box[1] == self.size)
-
-
-class _Subcubes:
-    """Sets of ranks under xor: (one member with the free bits 0, free bits)."""
-
-    one: tuple[int, int] = (0, 0)
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-
-    def moved(self, box, g: int):  # type: ignore[no-untyped-def]
-        return ((box[0] ^ g) & ~box[1], box[1])
-
-    def order(self, g: int) -> int:
-        return g
-
-    def joined(self, a, b, *, overlap: bool):  # type: ignore[no-untyped-def]
-        apart = a[0] ^ b[0]
-        if a[1] == b[1] and apart and apart & (apart - 1) == 0:
-            return (a[0] & ~apart, a[1] | apart)
-        return a if overlap and a == b else None
-
-    def overlap(self, a, b) -> bool:  # type: ignore[no-untyped-def]
-        return bool((a[0] ^ b[0]) & ~(a[1] | b[1]) == 0)
-
-    def whole(self, box) -> bool:  # type: ignore[no-untyped-def]
-        return bool(box[1] == self.size - 1)
-
-
-class _Products:
-    """Sets of ranks of rotations along several axes: an interval along each."""
-
-    def __init__(self, radix: tuple[int, ...]) -> None:
-        self.radix = radix
-        self.axes = [_Intervals(n) for n in radix]
-        self.one = tuple((0, 1) for _ in radix)
-
-    def _digits(self, g: int) -> list[int]:
-        digits = []
-        for n in reversed(self.radix):
-            g, digit = divmod(g, n)
-            digits.append(digit)
-        return digits[::-1]
-
-    def moved(self, box, g: int):  # type: ignore[no-untyped-def]
-        return tuple(axis.moved(part, d) for axis, part, d in zip(self.axes, box, self._digits(g), strict=True))
-
-    def order(self, g: int) -> tuple[int, ...]:
-        return tuple(axis.order(d) for axis, d in zip(self.axes, self._digits(g), strict=True))
-
-    def joined(self, a, b, *, overlap: bool):  # type: ignore[no-untyped-def]
-        different = [i for i, (x, y) in enumerate(zip(a, b, strict=True)) if x != y]
-        if len(different) != 1:
-            return None
-        (i,) = different
-        part = self.axes[i].joined(a[i], b[i], overlap=overlap)
-        return None if part is None else (*a[:i], (0, self.radix[i]) if part[1] == self.radix[i] else part, *a[i + 1 :])
-
-    def overlap(self, a, b) -> bool:  # type: ignore[no-untyped-def]
-        return all(axis.overlap(x, y) for axis, x, y in zip(self.axes, a, b, strict=True))
-
-    def whole(self, box) -> bool:  # type: ignore[no-untyped-def]
-        return all(axis.whole(part) for axis, part in zip(self.axes, box, strict=True))
-
-
-def _boxes(group: _Group) -> _Intervals | _Subcubes | _Products:
-    if group.name == "xor":
-        return _Subcubes(group.order)
-    return _Intervals(group.order) if len(group.radix) == 1 else _Products(group.radix)
 
 
 # All ranks, few chunks
@@ -743,7 +395,7 @@ def _presence(bound: BoundSchedule) -> Proof:
     if bound.ranks * chunks > _PLACES and kind not in ("scatter", "gather"):
         raise NotProvedError(f"{bound.ranks} ranks hold {chunks} chunks each")
     try:
-        moves = expand(bound, most=_EVENTS)
+        moves = expand(bound, most=MOST_MOVES)
     except ValueError as reason:
         raise NotProvedError(str(reason)) from None
     if (moves.src_region != 0).any() or (moves.dst_region != 0).any() or (moves.src_index != moves.dst_index).any() or (moves.action != COPY).any():  # fmt: skip

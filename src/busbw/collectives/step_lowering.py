@@ -253,10 +253,11 @@ def _emit(block: BlockBuilder, bound: BoundSchedule, layout: Layout, steps: list
     met: tuple[int, ...] = ()
     for acts in steps:
         joins = [act for act in acts if act.role == "join"]
-        if joins:
-            met = _through_switch(block, bound, joins, met, span)
-        elif met:
+        if not joins:
             met = ()
+        for group in sorted({bound.transfer(act.transfer).group for act in joins}):  # the same order on all ranks
+            mine = [act for act in joins if bound.transfer(act.transfer).group == group]
+            met = _through_switch(block, bound, mine, met, span)
         for act in acts:
             if act.role == "local" and act.read is not None and act.written is not None:
                 source, target = span(act.read, act.count), span(act.written, act.count)
@@ -278,7 +279,7 @@ def _through_switch(
     met: tuple[int, ...],
     span: Callable[[tuple[Region, int, int, int], int], Span],
 ) -> tuple[int, ...]:
-    """A step through the switch: the group meets, its ranks do their part, the group meets again. Whom this rank met last."""
+    """What one group does through the switch in a step: it meets, its ranks do their part, it meets again. Whom this rank met last."""
     rank = block.rank.rank
     here = {axis: int(x[0]) for axis, x in bound.coordinates(np.array([rank])).items()}
     node = bound.transfer(joins[0].transfer)
