@@ -176,6 +176,8 @@ def design(  # noqa: PLR0917 - an option each
     if out is None and (to or target or in_place):
         raise typer.BadParameter("--to, --target and --in-place say how --out is written; give --out FILE.")
     if out is not None:
+        if say is not None:
+            say(f"writing {out}: every rank is written, read back and verified")
         best, what, text = _fastest_written(result, out, to, target, size, found.gpus_per_domain, in_place)
         out.write_text(text, encoding="utf-8")
         note(f"{what}, {best.name}: {out}")

@@ -710,16 +710,18 @@ class BlockBuilder:
         return self.rank.walk(key)
 
 
+_USUAL = {"src_buffer": Buffer.NONE, "dst_buffer": Buffer.NONE, "via": LOCAL, "src": NO_INDEX, "dst": NO_INDEX}
+_NAMES = INSTRUCTION.names or ()
+_PLACES = {name: place for place, name in enumerate(_NAMES)}
+_USUAL_ROW = [int(_USUAL.get(name, 0)) for name in _NAMES]
+
+
 def _row(op: Op, **values: int) -> tuple[int, ...]:
-    row = {
-        "src_buffer": Buffer.NONE,
-        "dst_buffer": Buffer.NONE,
-        "via": LOCAL,
-        "src": NO_INDEX,
-        "dst": NO_INDEX,
-    } | values
-    names = INSTRUCTION.names or ()
-    return tuple(int(op) if name == "op" else int(row.get(name, 0)) for name in names)
+    row = _USUAL_ROW.copy()
+    row[0] = int(op)
+    for name, value in values.items():
+        row[_PLACES[name]] = int(value)
+    return tuple(row)
 
 
 # Tables

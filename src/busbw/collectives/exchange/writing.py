@@ -24,7 +24,7 @@ _SENDS = (Op.SEND, Op.RECV_COPY_SEND, Op.RECV_REDUCE_SEND, Op.RECV_REDUCE_COPY_S
 _REDUCES = (Op.RECV_REDUCE_COPY, Op.RECV_REDUCE_SEND, Op.RECV_REDUCE_COPY_SEND, Op.REDUCE)
 _A_TURN = 3
 """Operations of a block from one wait to the next, beside what it moves: the wait, a SYNC or two, a signal."""
-_TRIED = (2, 4)
+_FEW = 4
 """Slices from whose blocks those of more are told."""
 _ESTIMATE = 2
 """How far the estimate of operations may be above what comes out; a guess, measured at up to 1.5."""
@@ -129,16 +129,15 @@ def write_file(read: PlanFile, target: Target, ranks_per_node: int | None = None
 
 
 def _most_slices(cut: Callable[[int], Plan], first: int, target: Target, per_node: int | None) -> int:
-    """How many of `first` slices, halved and halved again, are likely to fit: for MSCCL++ by the blocks of two and four."""
-    if target.format != "mscclpp-json" or target.blocks_per_rank is None or first <= _TRIED[1]:
+    """How many of `first` slices, halved and halved again, are likely to fit: for MSCCL++ by the blocks that a few need."""
+    if target.format != "mscclpp-json" or target.blocks_per_rank is None or first <= _FEW:
         return first
     try:
-        few, more = (max(len(rank.blocks) for rank in fitted(cut(parts), target, per_node)) for parts in _TRIED)
+        blocks = max(len(rank.blocks) for rank in fitted(cut(_FEW), target, per_node))
     except LimitError:
-        return _TRIED[0]
-    each = max((more - few) / (_TRIED[1] - _TRIED[0]), 0)
+        return _FEW // 2
     parts = first
-    while parts > 1 and more + each * (parts - _TRIED[1]) > target.blocks_per_rank:
+    while parts > _FEW and blocks * parts > target.blocks_per_rank * _FEW:
         parts //= 2
     return parts
 
