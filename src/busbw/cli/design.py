@@ -165,12 +165,12 @@ def design(  # noqa: PLR0917 - an option each
         )
     except ValueError as error:
         raise typer.BadParameter(f"{nodes} x {found.name}: {error}.") from None
-    if not result.candidates:
-        raise typer.BadParameter(f"{result.ranks} ranks: {result.left_out[0][0]}: {result.left_out[0][1]}.")
     result = ranked_on(
         found, graph, result, switches=switches, failed=fail_link or (), limit_s=time_limit, progress=say
     )
-    if result.best is None:
+    if not result.candidates:
+        raise typer.BadParameter(f"{result.ranks} ranks: {result.left_out[0][0]}: {result.left_out[0][1]}.")
+    if result.best is None and (out is not None or draw is not None):
         raise typer.BadParameter(f"{result.ranks} ranks: no schedule is written out here for so many.")
     best = result.best
     if out is None and (to or target or in_place):
@@ -181,7 +181,7 @@ def design(  # noqa: PLR0917 - an option each
         best, what, text = _fastest_written(result, out, to, target, size, found.gpus_per_domain, in_place)
         out.write_text(text, encoding="utf-8")
         note(f"{what}, {best.name}: {out}")
-    if draw is not None:
+    if draw is not None and best is not None:
         from busbw.reports import schedule_svg, standalone  # noqa: PLC0415 - takes a second
 
         title = f"{name.replace('_', '-')} on {nodes} x {found.name}: {best.name}"

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from busbw.collectives import BoundSchedule, Mode, Schedule, expand
 from busbw.collectives.algorithms import LIBRARY
 from busbw.collectives.bounds import CapacityGraph, TimeBound, least_steps, symmetry, time_bound
+from busbw.collectives.cost import cost
 from busbw.collectives.expressions import param
 from busbw.collectives.schedule import Pipeline, transfers_of
 from busbw.hardware import Cluster
@@ -49,6 +50,19 @@ _MESSAGE_S = 2e-7
 """What each further message that a rank sends in one step costs: a guess, near a NIC's and a proxy's few million a second."""
 _MOST_RANKS = 1024
 """Ranks up to which library schedules are written out: a million messages each."""
+_BY_FORM = (
+    "ring_",
+    "two_shot",
+    "circulant_all_reduce",
+    "census",
+    "bruck_",
+    "hierarchical_all",
+    "hierarchical_reduce_scatter",
+    "two_level",
+)
+"""Library schedules whose steps are counted by their form, so that any number of ranks can be."""
+_MOST_PACKED = 2048
+"""GPUs up to which forests are packed here: 1,024 take a second, 4,096 minutes."""
 _MOST_MOVES = 4_000_000
 _CELLS = 20_000_000
 """Steps times links whose loads are held at once: 160 MB."""
@@ -196,7 +210,9 @@ def design(
     exchange = route_exchange(graph, seed=seed, found=found) if graph.gpus <= _MOST_RANKS else None
     near_s = alpha_s if near_alpha_s is None else near_alpha_s
     model = _Model(graph, size, alpha_s, near_s, gpus_per_node or graph.gpus)
-    if collective in FOREST_COLLECTIVES:
+    if collective in FOREST_COLLECTIVES and graph.gpus > _MOST_PACKED:
+        left_out.append(("forest", f"more than {_MOST_PACKED} GPUs take minutes; busbw.synthesis.pack_forest makes it"))
+    elif collective in FOREST_COLLECTIVES:
         say("packing a forest")
         try:
             kept.append(model.of_forest(pack_forest(graph, collective, root=root, seed=seed, found=found)))
@@ -217,12 +233,15 @@ def design(
         )
     for name, schedule in _library(collective):
         say(f"counting {name}")
-        if exchange is None:
+        if exchange is None and not name.startswith(_BY_FORM):
             left_out.append((name, f"more than {_MOST_RANKS} ranks are not written out"))
             continue
         try:
             bound_to = _bound_to(schedule, graph.gpus, gpus_per_node, torus, root)
-            variants = (model.of_library(name, variant, exchange) for variant in _variants(bound_to, size))
+            variants = (
+                model.of_cost(name, variant) if exchange is None else model.of_library(name, variant, exchange)
+                for variant in _variants(bound_to, size)
+            )  # fmt: skip
             kept.append(min(variants, key=lambda candidate: candidate.time_s))
         except ValueError as error:
             left_out.append((name, str(error)))
@@ -373,6 +392,47 @@ class _Model:
             name, "library", schedule, _named_sizes(bound), steps, parts, peers, time_s,
             steps_between=started.between, more_messages=started.more, between=not self.inside[int(np.argmax(taken))],
             channels=int(moves.channel[away].max()) + 1,
+        )  # fmt: skip
+
+    def of_cost(self, name: str, bound: BoundSchedule) -> Candidate:
+        """A library schedule for more ranks than are written out: steps and chunks of its busiest rank, over the links of GPU 0 inside its node or out of it."""
+        counted = cost(bound)
+        mine = self.graph.src == 0
+        rate = [
+            float(self.graph.capacity[mine & inside].sum() * self.graph.unit) for inside in (self.inside, ~self.inside)
+        ]
+        chunk = self.size / max(counted.chunks, 1)
+        outer = bound.schedule.axes[0]
+        one_level = len(bound.schedule.axes) == 1 or not rate[0]
+        start, busiest, total, between, more = [], [], [0.0, 0.0], 0, 0
+        for turn in counted.rounds:
+            far = one_level or outer in turn.step
+            loads = [(one_level or axis == outer, load) for axis, load in turn.step.items() if axis]
+            if not loads:
+                continue
+            messages = [
+                max(float(load.sent.max()), float(load.received.max())) / max(load.message, 1e-9) for _, load in loads
+            ]
+            extra = max(0, round(max(messages)) - 1)
+            took = [0.0, 0.0]
+            for out, load in loads:
+                took[out] += max(float(load.sent.max()), float(load.received.max())) * chunk / (rate[out] or max(rate))
+            start.append((turn.times, (self.alpha_s if far else self.near_s) + extra * _MESSAGE_S))
+            busiest.append((turn.times, max(took)))
+            total = [total[way] + turn.times * took[way] for way in (0, 1)]
+            between, more = between + turn.times * far, more + turn.times * extra
+        if not start:
+            raise ValueError("moves nothing")
+        sliced = any(parameter == "parts" for parameter, _ in bound.schedule.params)
+        times, starts = np.array([n for n, _ in start]), np.array([s for _, s in start])
+        whole = np.array([s for _, s in busiest])
+        time_s, parts = self._pipelined(
+            np.repeat(starts, times) if times.sum() <= _CELLS else starts, np.repeat(whole, times) if times.sum() <= _CELLS else whole, max(total), sliced=sliced
+        )  # fmt: skip
+        schedule = replace(bound.schedule, params=bound.params)
+        return Candidate(
+            name, "library", schedule, _named_sizes(bound), counted.steps, parts, 0, time_s,
+            steps_between=between, more_messages=more, between=total[1] >= total[0],
         )  # fmt: skip
 
     def _busiest(
