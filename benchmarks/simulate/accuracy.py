@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 __all__ = ["BENCHMARKS", "cross_checked", "simulated_beside"]
 
-_SIZES = [8 << (2 * step) for step in range(15)]
+_SIZES = [8 << (4 * step) for step in range(8)]
 """8 B to 2 GiB."""
-_NODES = (1, 2, 4)
+_NODES = (1, 2)
 
 
 def simulated_beside(options: Options) -> tuple[Score, Score]:

@@ -322,7 +322,8 @@ def graph(
                 **head,
                 "rows": [row],
                 "losses": [
-                    {"kind": one.kind, "path": one.path, "detail": one.detail, "count": one.count} for one in losses
+                    {"kind": one.kind, "path": one.path, "line": one.line, "detail": one.detail, "count": one.count}
+                    for one in losses
                 ],
             }
         )
