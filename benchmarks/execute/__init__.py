@@ -42,7 +42,7 @@ def _weakened(options: Options) -> Measured:
     """X7: with --smoke the first few weakenings only."""
     from benchmarks.execute.weakening import try_all
 
-    tried = try_all(50 if options.smoke else 1000, _compiler(), most=3 if options.smoke else None)
+    tried = list(try_all(50 if options.smoke else 1000, _compiler(), most=3 if options.smoke else None))
     missed = [str(one.weakening) for one in tried if not one.found]
     note = f"{len(tried)} weakenings" + (f"; missed: {'; '.join(missed)}" if missed else "")
     return Measured(len(missed), note=note)
@@ -52,28 +52,35 @@ def _seeds(options: Options) -> Measured:
     """X8: each kernel on 2 to 4 ranks, so many seeds each; every one of them is a schedule in which an alarm would be false."""
     seeds = 20 if options.smoke else 1000
     tests = _REPOSITORY / "cpp" / "tests"
+    primitives, schedules, took_s = 0, 0, 0.0
     with tempfile.TemporaryDirectory() as folder:
         program = Path(folder) / "test"
-        build = [_compiler(), "-std=c++20", "-O2", f"-I{tests.parent / 'include'}", f"-I{tests}"]
-        subprocess.run([*build, str(tests / "test_device_sim.cpp"), "-o", str(program)], check=True, timeout=300)
-        begun = time.perf_counter()
-        ran = subprocess.run([str(program), str(seeds)], check=False, capture_output=True, text=True, timeout=1800)
-        took_s = time.perf_counter() - begun
-    told = [line.split() for line in ran.stderr.splitlines() if line.endswith(" schedules")]
-    if ran.returncode or not told:
-        return Measured([0, 1, 0], note=ran.stderr.strip().splitlines()[0] if ran.stderr.strip() else "")
-    return Measured([1, 0, int(told[0][0]) / took_s], note=f"{told[0][2]} schedules")
+        for name in ("test_device_sim.cpp", "test_device_programs_sim.cpp"):
+            build = [_compiler(), "-std=c++20", "-O2", f"-I{tests.parent / 'include'}", f"-I{tests}"]
+            subprocess.run([*build, str(tests / name), "-o", str(program)], check=True, timeout=600)
+            begun = time.perf_counter()
+            ran = subprocess.run([str(program), str(seeds)], check=False, capture_output=True, text=True, timeout=1800)
+            took_s += time.perf_counter() - begun
+            told = [line.split() for line in ran.stderr.splitlines() if line.endswith(" schedules")]
+            if ran.returncode or not told:
+                return Measured([0, 1, 0], note=ran.stderr.strip().splitlines()[0] if ran.stderr.strip() else "")
+            primitives += int(told[0][0])
+            schedules += int(told[0][2])
+    return Measured([1, 0, primitives / took_s], note=f"{schedules} schedules")
 
 
 def _machine_code(options: Options) -> Measured:
     """X10: with --smoke one compiler, one architecture, one type, and no vendors' headers."""
-    from benchmarks.execute.sass import compile_beside_vendors, examine
+    from benchmarks.execute.sass import compile_beside_vendors, examine, examine_others
 
     reports, notes = examine(options.smoke)
     wrong = [
         f"{one.compiler} sm_{one.architecture} {one.entry.symbol}: {text}" for one in reports for text in one.wrong
     ]
     if not options.smoke:
+        others, more = examine_others()
+        wrong += others
+        notes += more
         try:
             beside = compile_beside_vendors()
         except NotMeasurableError as error:

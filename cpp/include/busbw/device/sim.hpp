@@ -129,7 +129,7 @@ using VectorClock = std::vector<std::uint32_t>;
 class World {
  public:
   World(const Options& options, Chooser& chooser)
-      : options_(options), chooser_(chooser), heap_(options.ranks * options.heap_bytes / sizeof(std::max_align_t) + 1),
+      : options_(options), chooser_(chooser), heap_(options.ranks * options.heap_bytes / sizeof(Line) + 1),
         fibers_(static_cast<std::size_t>(options.ranks) * options.blocks * options.threads),
         barriers_(static_cast<std::size_t>(options.ranks) * options.blocks), launches_(options.ranks) {
     const std::size_t cells = options.ranks * options.heap_bytes / options.granule_bytes;
@@ -277,6 +277,9 @@ class World {
 
   enum class State : unsigned char { waiting_for_room, runnable, in_barrier, ended };
 
+  struct alignas(64) Line {
+    std::byte bytes[64]{};
+  };
   struct Fiber {
     ucontext_t context{};
     std::unique_ptr<std::byte[]> stack;
@@ -505,7 +508,7 @@ class World {
 
   Options options_;
   Chooser& chooser_;
-  std::vector<std::max_align_t> heap_;
+  std::vector<Line> heap_;
   std::vector<Fiber> fibers_;
   std::vector<Barrier> barriers_;
   std::vector<Barrier> launches_;

@@ -73,7 +73,7 @@ class Interpreter {
     block_.sync();
     if (block_.thread == 0) {
       weak_store(&own_line()[0], first_run_ + p_.runs);
-      SystemAtomic<std::uint64_t>(p_.word(p_.rank, p_.proxy_at)).fetch_add(1, kRelaxed);  // all that it posted lies in rings
+      SystemAtomic<std::uint64_t>(p_.word(p_.rank, p_.proxy_at)).fetch_add(1, kRelease);  // all that it posted lies in rings
     }
     return result;
   }
