@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import re
 import signal
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from busbw.execution import Communicator, GaveUpError
+from busbw.execution import Communicator, GaveUpError, run_threads
 from busbw.execution.shared_memory import SharedMemoryError, map_all
 
 from .processes import outcomes_of, run_ranks
@@ -196,3 +197,61 @@ def test_wrong_use_says_what_is_wrong():
     ):
         with pytest.raises(ValueError, match=said):
             call()
+
+
+def moves_between_some(comm: Communicator) -> None:
+    ranks, rank = comm.ranks, comm.rank
+    for size in (0, 1, 5000, 70_001):
+        mine = given(rank, size, "float32")
+        every = [given(r, size, "float32") for r in range(ranks)]
+        for root in (0, ranks - 1):
+            summed, gathered = comm.reduce(mine, op="max", root=root), comm.gather(mine, root=root)
+            if rank != root:
+                assert summed is None and gathered is None
+            else:
+                np.testing.assert_array_equal(summed, reduced(ranks, size, "float32", "max"))
+                np.testing.assert_array_equal(gathered, np.concatenate(every))
+            part = comm.scatter(np.concatenate(every), np.empty(size, np.float32), root)
+            np.testing.assert_array_equal(part, mine)
+        got = comm.send_recv(mine, (rank + 1) % ranks, np.empty(size, np.float32), (rank - 1) % ranks)
+        np.testing.assert_array_equal(got, every[rank - 1])
+        sent = [(rank + 1) * (peer + 2) for peer in range(ranks)]  # rank r sends (r + 1)(p + 2) elements to p
+        due = [(peer + 1) * (rank + 2) for peer in range(ranks)]
+        target = comm.all_to_all_v(np.full(sum(sent), rank, np.int32), sent, np.empty(sum(due), np.int32), due)
+        np.testing.assert_array_equal(target, np.repeat(np.arange(ranks), due))
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 5])
+def test_roots_and_pairs_get_what_is_theirs_also_between_threads(ranks):
+    run_threads(ranks, moves_between_some)
+
+
+def test_between_processes_too():
+    run_ranks(3, moves_between_some)
+
+
+def test_without_reading_peers_memory_the_result_is_the_same():
+    """Containers may forbid it: then large vectors pass through pipes."""
+    name = f"apart-{os.getpid()}"
+
+    def body(rank: int) -> Communicator:
+        return Communicator(2, rank=rank, name=name, attach=False)
+
+    with ThreadPoolExecutor(2) as pool:
+        ranks = list(pool.map(body, range(2)))
+        assert not any(comm.reads_peers_memory for comm in ranks)
+        for call in (all_reduces, others):
+            list(pool.map(call, ranks))
+
+
+@pytest.mark.parametrize(
+    ("backend", "said"),
+    [
+        ("cuda", 'backend="cuda": '),
+        ("sim", "runs a plan in the simulated memory"),
+        ("tpu", "there are cpu, sim, cuda, mpi"),
+    ],
+)
+def test_a_backend_that_is_not_to_be_had_says_what_is_missing(backend, said):
+    with pytest.raises(ValueError, match=said):
+        Communicator(2, backend, rank=0, name="nobody")

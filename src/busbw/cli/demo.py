@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["demo"]
 
 REPORT_NAME = "busbw-demo.html"
+_MEASURED_BYTES = (1 << 10, 64 << 10, 4 << 20)
 
 _SICK = "Two A100 nodes, collectives far below the rate of the NICs (NVIDIA/nccl-tests#152)"
 _HEALTHY = "All-reduce over 72 GPUs of a GB200 rack, as it should be (coreweave/nccl-tests#43)"
@@ -36,10 +37,10 @@ def demo(
         ),
     ] = None,
 ) -> None:
-    """Explain two real jobs, one sick and one healthy.
+    """Explain two real jobs, one sick and one healthy, and measure this machine.
 
-    Their outputs were posted in public issues and are part of this package. Writes the report of the sick one and ends
-    with its path. Exits with 0 if that works.
+    Their outputs were posted in public issues and are part of this package. The measurement is an all-reduce between two threads, a second
+    at most. Writes the report of the sick job and ends with its path. Exits with 0 if that works.
     """
     from busbw.cli.diagnosis_page import print_diagnosis  # noqa: PLC0415 - loads the tables
     from busbw.diagnosis.explain import explain  # noqa: PLC0415
@@ -56,8 +57,34 @@ def demo(
             page.line()
             if name == "sick":
                 write_report(explanation, target, artefacts)
+    _measure(page)
     page.line("The report of the sick job, one HTML file that needs no network:")
     print(target.absolute())
+
+
+def _measure(page: Page) -> None:
+    """All-reduce between two threads of this process: what `busbw run` does with processes."""
+    from busbw.execution import GaveUpError  # noqa: PLC0415
+    from busbw.measuring.builtin import Request, run_in_threads  # noqa: PLC0415
+    from busbw.units import format_bytes  # noqa: PLC0415
+
+    page.line(
+        ("All-reduce of float32 between two threads of this machine, measured now, every element checked", "bold")
+    )
+    page.line(("$ busbw run all-reduce --ranks 2 --launcher threads --bytes 1KiB,64KiB,4MiB --iterations 20", "dim"))
+    try:
+        measured = run_in_threads(Request("all_reduce", 2, _MEASURED_BYTES, in_place=False, iterations=20), wait_s=10)
+    except GaveUpError as error:
+        page.line(f"not measured: {error}")
+        page.line()
+        return
+    for row in measured.rows:
+        half = row.out_of_place
+        rate = row.size_bytes / half.best_s / 1e9 if half.best_s > 0 else 0.0
+        page.line(
+            f"{format_bytes(row.size_bytes):>8} {half.best_s * 1e6:10.2f} us {rate:8.2f} GB/s   {half.wrong} wrong"
+        )
+    page.line()
 
 
 @contextmanager

@@ -28,8 +28,8 @@ CELL_BYTES = 1 << 14
 """The most that one message of a pipe carries: a third of a first-level cache of 48 KiB, half of one of 32 KiB."""
 _LOOKS_WHERE_CORES_ARE_FEW = 70
 """A few more than are made without a pause (target_cpu.hpp): with more ranks than cores a wait lasts until another rank has had the core."""
-_LOOKS_WHERE_CORES_ARE_MANY = 100_000
-"""About 6 ms of pauses: a rank that gives its core away gets it back after the slice of whoever took it, a few ms later."""
+_LOOKS_WHERE_CORES_ARE_MANY = 16_000
+"""About 1 ms of pauses: a rank that gives its core away gets it back after the slice of whoever took it, a few ms later."""
 _MOST_CORES = 4096
 """That are told apart: more than Linux is built for by distributions (NR_CPUS 8192 at most; a guess that half will do)."""
 
@@ -285,8 +285,12 @@ def run_threads(ranks: int, body: Callable[[Communicator], Result], *, wait_s: f
     results: dict[int, Result] = {}
     raised: list[BaseException] = []
 
+    cores = sorted(os.sched_getaffinity(0))
+
     def as_rank(rank: int) -> None:
         try:
+            if ranks <= len(cores):
+                os.sched_setaffinity(0, {cores[rank]})  # of this thread alone
             results[rank] = body(Communicator._of_thread(rank, common, wait_s))
         except BaseException as error:  # raised again below, by the caller's thread
             raised.append(error)

@@ -41,9 +41,15 @@ DTYPES = ("float32", "float64", "float16", "int8", "uint8", "int32", "uint32", "
 OPERATIONS = ("sum", "prod", "min", "max", "avg")
 _REDUCING = ("all_reduce", "reduce_scatter", "reduce")
 _IN_PLACE = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce")
-_BATCHES = 20
+_BATCHES = 5
+"""Fewest, and of the yardsticks."""
+_MOST_BATCHES = 200
+_TRIPS = 20
+"""Of a batch. Few: where ranks share a core each lasts as long as a scheduler's slice."""
+_BATCH_S = 200e-6
+"""Of a batch: shorter than a scheduler's slice, so that on a busy machine some are undisturbed."""
 _LONGEST_S = 0.1
-"""Of the calls of a half of a row, unless one takes longer."""
+"""Of the calls of a half of a row, unless five take longer."""
 _MOST_CALLS = 10_000
 _HOSTS_WAIT_S = 60.0
 
@@ -72,7 +78,7 @@ class Half:
     time_s: float
     """Mean of the calls and of the ranks."""
     best_s: float
-    """Mean of the calls in the fastest of twenty batches, of the rank that took longest."""
+    """Mean of the calls in the fastest batch, of the rank that took longest."""
     wrong: int
     """Elements, of all ranks, that are not what they must be."""
     calls: int
@@ -116,8 +122,7 @@ def measure(comm: Communicator, request: Request) -> Measured:
     """The rows of a request; all ranks call."""
     round_trip = None
     if comm.ranks > 1:
-        comm.round_trips(100)
-        round_trip = min(_timed(lambda: comm.round_trips(1000), comm) / 1000 for _ in range(_BATCHES))
+        round_trip = min(_timed(lambda: comm.round_trips(_TRIPS), comm) / _TRIPS for _ in range(2 * _BATCHES))
         round_trip = float(comm.all_reduce(np.array([round_trip]), op="max")[0])
     pids = tuple(int(pid) for pid in comm.all_gather(np.array([os.getpid()])))
     largest = max(request.sizes_bytes, default=0)
@@ -174,7 +179,8 @@ def _row(comm: Communicator, request: Request, size_bytes: int, window: Array | 
     a, b = np.ones(stored * item, np.uint8), np.ones(stored * item, np.uint8)
     comm.copies(a, b)
     times = max(1, (1 << 20) // max(1, stored * item))
-    copy_s = min(_timed(lambda: comm.copies(a, b, times), comm) / times for _ in range(_BATCHES)) if stored else 0.0
+    tries = max(_BATCHES, min(50, (64 << 20) // max(1, stored * item)))
+    copy_s = min(_timed(lambda: comm.copies(a, b, times), comm) / times for _ in range(tries)) if stored else 0.0
     copy_s = float(comm.all_reduce(np.array([copy_s]), op="min")[0])
     shown = part if request.collective in ("all_gather", "reduce_scatter", "all_to_all") else count
     return MeasuredRow(count * item, shown, halves[0], halves[1] if len(halves) > 1 else None, copy_s)
@@ -232,9 +238,10 @@ def _half(comm: Communicator, request: Request, case: _Case) -> Half:
     wrong = int(comm.all_reduce(np.array([wrong]))[0])
     once = min(_timed(lambda: case.call(1), comm) for _ in range(3))
     once = float(comm.all_reduce(np.array([once]), op="max")[0])
-    calls = request.iterations or max(1, min(_MOST_CALLS, int(_LONGEST_S / max(once, 1e-7))))
-    each = max(1, calls // _BATCHES)
-    took = np.array([_timed(lambda: case.call(each), comm) / each for _ in range(min(_BATCHES, calls))])
+    calls = request.iterations or max(_BATCHES, min(_MOST_CALLS, int(_LONGEST_S / max(once, 1e-7))))
+    batches = min(calls, _MOST_BATCHES, max(_BATCHES, round(calls * once / _BATCH_S)))
+    each = max(1, calls // batches)
+    took = np.array([_timed(lambda: case.call(each), comm) / each for _ in range(batches)])
     mean = comm.all_reduce(took) / comm.ranks
     slowest = comm.all_reduce(took, op="max")
     return Half(float(mean.mean()), float(slowest.min()), wrong, each * len(took))
