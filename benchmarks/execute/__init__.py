@@ -71,13 +71,16 @@ def _seeds(options: Options) -> Measured:
 
 def _machine_code(options: Options) -> Measured:
     """X10: with --smoke one compiler, one architecture, one type, and no vendors' headers."""
-    from benchmarks.execute.sass import compile_beside_vendors, examine
+    from benchmarks.execute.sass import compile_beside_vendors, examine, examine_others
 
     reports, notes = examine(options.smoke)
     wrong = [
         f"{one.compiler} sm_{one.architecture} {one.entry.symbol}: {text}" for one in reports for text in one.wrong
     ]
     if not options.smoke:
+        others, more = examine_others()
+        wrong += others
+        notes += more
         try:
             beside = compile_beside_vendors()
         except NotMeasurableError as error:

@@ -24,7 +24,7 @@ Run = Callable[[int], None]
 
 def _memory() -> np.ndarray:
     """MOST bytes as mpi_ranks.c has them: on huge pages where the system gives them."""
-    mapped = mmap.mmap(-1, MOST + _PAGE)
+    mapped = mmap.mmap(-1, MOST + _PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     mapped.madvise(mmap.MADV_HUGEPAGE)
     whole = np.frombuffer(mapped, np.uint8)
     begin = -whole.__array_interface__["data"][0] % _PAGE

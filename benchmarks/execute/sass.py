@@ -19,9 +19,18 @@ from pathlib import Path
 from benchmarks.rows import NO_TOOLCHAIN, NotMeasurableError
 from busbw.execution.cuda_compiler import CompilationError, Compiler, Nvcc, Nvrtc, device_headers
 from busbw.execution.cuda_driver import CudaUnavailableError
-from busbw.execution.cuda_kernels import KERNELS, Entry, every_entry, source_of
+from busbw.execution.cuda_kernels import KERNELS, Entry, Kernel, every_entry, source_of
 
-__all__ = ["Function", "Report", "compile_beside_vendors", "examine", "functions", "resources", "violations"]
+__all__ = [
+    "Function",
+    "Report",
+    "compile_beside_vendors",
+    "examine",
+    "examine_others",
+    "functions",
+    "resources",
+    "violations",
+]
 
 ARCHITECTURES = (80, 90, 100, 120)
 _OTHER_TYPES_ON = 90
@@ -139,25 +148,40 @@ def violations(function: Function, entry: Entry) -> list[str]:
     if kernel is None:
         return found
     inside = {at for loop in function.loops() for at in loop}
-    if kernel.has_elements:
-        for what, begin in (("load", "LDG.E.128"), ("store", "STG.E.128")):
-            if not any(opcodes[at].startswith(begin) and "STRONG" not in opcodes[at] for at in inside):
-                found.append(f"no 128-bit {what} in a loop")
+    for what, pattern in _wide(kernel):
+        if not any(re.match(pattern, opcodes[at]) for at in inside):
+            found.append(f"no 128-bit {what} in a loop")
     polls = [loop for loop in function.innermost_loops() if any(_POLLS.match(opcodes[at]) for at in loop)]
     if not polls:
         found.append("no loop that polls a word of another rank (LDG.STRONG.SYS)")
     if any(opcodes[at].startswith("CCTL") for loop in polls for at in loop):
         found.append("a poll loop that drops the L1 cache (CCTL)")
+    if "LL" in kernel.arguments:  # its packets bring their own news
+        return found
     if not any(one.startswith("CCTL.IVALL") for one in opcodes):
         found.append("no acquire (CCTL.IVALL)")
+    if "LL128" in kernel.arguments:
+        return found
     signals = [at for at, one in enumerate(opcodes) if one.startswith(("RED", "ATOM")) and "64.STRONG.SYS" in one]
     if not signals:
         found.append("no signal (RED or ATOM of 64 bits, STRONG.SYS)")
     if any(not _released(opcodes, at) for at in signals):
         found.append("a signal without a release (MEMBAR.SYS)")
-    if "multimem" in entry.kernel and not any(one.startswith("LDGMC") for one in opcodes):
-        found.append("no reduction by the switch (LDGMC)")
     return found
+
+
+def _wide(kernel: Kernel) -> list[tuple[str, str]]:
+    """Accesses of 128 bits that a kernel's loops must have: what, and how the instruction looks."""
+    if "multicast" in kernel.arguments:
+        return [
+            ("reduction by the switch", r"LDGMC\.E\S*\.128|LDGMC\.E"),
+            ("store at all ranks", r"STG\.E\.128\.STRONG\.SYS"),
+        ]
+    if "LL" in kernel.arguments or "LL128" in kernel.arguments:
+        return [("load of a packet", r"LDG\.E\.128\.STRONG\.SYS"), ("store of a packet", r"STG\.E\.128\.STRONG\.SYS")]
+    if not kernel.has_elements:
+        return []
+    return [("load", r"LDG\.E\.128$"), ("store", r"STG\.E\.128$")]
 
 
 def _released(opcodes: Sequence[str], at: int) -> bool:
@@ -168,6 +192,83 @@ def _released(opcodes: Sequence[str], at: int) -> bool:
         if one.startswith(("ST", "RED", "ATOM")):
             return False
     return False
+
+
+_OTHERS = (
+    """#include "busbw/device/kernels/experts.hpp"
+#include "busbw/device/kernels/gemm_all_reduce.hpp"
+"""
+    + source_of([])
+    + """
+extern "C" __global__ void __launch_bounds__(512, 1) busbw_moe_dispatch(const __grid_constant__ Comm comm, const __grid_constant__ Window data, ExpertSlots shape,
+    const float* tokens, const std::int32_t* chosen, std::uint32_t count, std::uint32_t top, std::int32_t* places) {
+  BUSBW_BLOCK;
+  moe_dispatch(comm, block, shape, tokens, chosen, count, top, SymPtr<float>(data, 0), SymPtr<std::uint32_t>(data, shape.elements() * 4), places);
+}
+extern "C" __global__ void __launch_bounds__(512, 1) busbw_moe_combine(const __grid_constant__ Comm comm, const __grid_constant__ Window data, ExpertSlots shape,
+    const std::int32_t* chosen, const std::int32_t* places, const float* weights, std::uint32_t count, std::uint32_t top, float* out) {
+  BUSBW_BLOCK;
+  moe_combine(comm, block, shape, SymPtr<const float>(data, 0), chosen, places, weights, count, top, out);
+}
+extern "C" __global__ void __launch_bounds__(512, 1) busbw_gemm_all_reduce(const __grid_constant__ Comm comm, const __grid_constant__ Window data, TiledProduct shape,
+    const float* a, const float* b, std::size_t out_offset, std::size_t ready_offset, std::uint64_t call) {
+  BUSBW_BLOCK;
+  gemm_all_reduce(comm, block, shape, a, b, SymPtr<float>(data, 0), SymPtr<float>(data, out_offset), SymPtr<std::uint64_t>(data, ready_offset), call);
+}
+"""
+)
+"""Kernels that `busbw.execution.cuda` does not launch: mixtures of experts, and the fused example."""
+_INTERPRETER = (
+    '#include "busbw/device/kernels/interpreter.hpp"\n'
+    + source_of([])
+    + """
+extern "C" __global__ void __launch_bounds__(512, 1) busbw_run_plan(const __grid_constant__ Program program, ReduceOp op) {
+  BUSBW_BLOCK;
+  run_plan(program, block, Arithmetic<float>{}, op);
+}
+"""
+)
+
+
+def examine_others(architecture: int = 90) -> tuple[list[str], list[str]]:
+    """What is wrong with kernels that are compiled only to be looked at, by the first compiler there is; and what is to be said of the others.
+
+    The interpreter keeps its loops and operands in local memory, by what it is: that is said, and no fault.
+    """
+    compiler = _compilers()[0][0]
+    wrong, notes = [], []
+    nvdisasm = _tool("nvdisasm")
+    with tempfile.TemporaryDirectory(prefix="busbw-sass-") as folder:
+        cubin = Path(folder) / "others.cubin"
+        for what, source in (("others", _OTHERS), ("interpreter", _INTERPRETER)):
+            try:
+                if isinstance(compiler, Nvcc):
+                    options = ["-cubin", f"-arch=sm_{architecture}", *_OPTIONS, "-Xptxas", "-v"]
+                    image, said = compiler.compiled(source, options)
+                else:
+                    image, said = compiler.cubin(source, architecture, _OPTIONS), ""
+            except CompilationError as error:
+                wrong.append(f"{compiler.name} sm_{architecture} {what}: does not compile: {error}")
+                continue
+            used = resources(said)
+            if what == "interpreter":
+                notes.append(
+                    f"the interpreter compiles; registers and bytes of local memory: {used.get('busbw_run_plan', 'not told')}"
+                )
+                continue
+            wrong += [
+                f"{compiler.name} sm_{architecture} {name}: {local} bytes of stack and spills"
+                for name, (_, local) in used.items()
+                if local
+            ]
+            cubin.write_bytes(image)
+            if nvdisasm:
+                for function in functions(_printed([nvdisasm, "-c", str(cubin)])):
+                    wrong += [
+                        f"{compiler.name} sm_{architecture} {function.name}: {text}"
+                        for text in violations(function, Entry("barrier"))
+                    ]
+    return wrong, notes
 
 
 _USED = re.compile(r"Function (\S+):\s+REG:(\d+) STACK:(\d+).*? LOCAL:(\d+)", re.DOTALL)
@@ -360,8 +461,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(
             f"{one.compiler:12} sm_{one.architecture:<4} {one.entry.symbol:50} {one.registers or '':>4}  {'; '.join(one.wrong)}"
         )
-    print(f"{len(reports)} kernels of {device_headers()}; wrong: {sum(bool(one.wrong) for one in reports)}")
-    return 1 if any(one.wrong for one in reports) else 0
+    others, more = ([], []) if given.smoke else examine_others()
+    for text in (*more, *others):
+        print(text)
+    wrong = sum(bool(one.wrong) for one in reports) + len(others)
+    print(f"{len(reports)} kernels of {device_headers()}; wrong: {wrong}")
+    return 1 if wrong else 0
 
 
 if __name__ == "__main__":

@@ -62,7 +62,7 @@ struct Machine {
     barriers.assign(static_cast<std::size_t>(job.options.ranks) * job.options.blocks, BlockBarrier(job.options.threads));
   }
   static Layout layout_of(const Job& job) { return {job.options.ranks, job.options.blocks, job.slot_bytes}; }
-  static PipeLayout pipes_of(const Job& job) { return {job.options.ranks, job.options.blocks, layout_of(job).bytes(), 64}; }
+  static PipeLayout pipes_of(const Job& job) { return {job.options.ranks, job.options.blocks, (layout_of(job).bytes() + 127) / 128 * 128, 128}; }
   static sim::Options with_heap(const Job& job) {
     sim::Options options = job.options;
     options.heap_bytes = (pipes_of(job).end() + (job.shift + job.given() + job.got() + job.options.ranks * 8) * 4 + 191) / 64 * 64;
@@ -208,12 +208,12 @@ const Collective kCollectives[] = {
      true, false, reduced_and_scattered},
     {"all_gather_attached",
      [](Machine& m, const Comm& c, const Block& b) {
-       return b.block ? kArrived : all_gather_attached(pipes(m, c), alone(b), Reached{}, in(m, c), out(m, c), m.job.count);
+       return b.block ? kArrived : all_gather_attached(pipes(m, c), alone(b), Reached{}, in(m, c), out(m, c), m.job.count, Turn{32, c.rank % 2 == 1});
      },
      false, true, all_gathered},
     {"all_to_all_attached",
      [](Machine& m, const Comm& c, const Block& b) {
-       return b.block ? kArrived : all_to_all_attached(pipes(m, c), alone(b), Reached{}, in(m, c), out(m, c), m.job.count);
+       return b.block ? kArrived : all_to_all_attached(pipes(m, c), alone(b), Reached{}, in(m, c), out(m, c), m.job.count, Turn{32, m.job.count % 2 == 1});
      },
      true, true, exchanged},
     {"broadcast_attached",

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from busbw.collectives import expand, violations
 from busbw.collectives.algorithms import (
     direct_all_to_all_v,
+    direct_moe_combine,
+    direct_moe_dispatch,
     fast_all_to_all_v,
     pairwise_all_to_all_v,
+    ring_all_gather,
     two_level_all_to_all_v,
 )
 from busbw.collectives.algorithms.all_to_all_v import birkhoff
+from busbw.collectives.collective import Routing
 from busbw.collectives.cost import cost
+from busbw.collectives.exchange.busbw_json import read_busbw_json, write_busbw_json
 from busbw.collectives.legality import verify_plan
 from busbw.collectives.lowering import plan_of
+from busbw.collectives.schedule_json import from_json, to_json
+from busbw.errors import InputError
 
 from .plan_runner import check_plan
 
@@ -90,8 +99,50 @@ def test_the_cost_counts_the_largest_row_or_column():
     assert found.time_s(7 * 8, 1.0, 0.5) == pytest.approx(1.0 + 4 * 8 * 0.5)
 
 
+@settings(max_examples=8)
+@given(data=st.data(), ranks=st.integers(1, 4))
+def test_counts_may_be_given_when_a_schedule_is_bound(data: st.DataObject, ranks: int):
+    """One schedule of constant size for all counts, zeros and single elements too; its plan is that of the schedule made for these counts."""
+    counts = data.draw(tables(ranks))
+    for make in (direct_all_to_all_v, pairwise_all_to_all_v):
+        bound = from_json(to_json(make())).bind(counts=counts)
+        assert bound.ranks == ranks and violations(bound) == []
+        plan = plan_of(bound)
+        assert plan == plan_of(make(counts).bind()) and np.array_equal(plan.counts, counts)
+        assert verify_plan(plan).legal
+        assert read_busbw_json(write_busbw_json(plan), "x") == plan
+
+
+def test_a_schedule_with_open_counts_says_what_it_needs():
+    with pytest.raises(ValueError, match=r"direct_all_to_all_v needs counts: bind\(counts="):
+        direct_all_to_all_v().bind(4)
+    with pytest.raises(ValueError, match="direct_all_to_all_v was made for r=2, not 3"):
+        direct_all_to_all_v().bind(3, counts=[[0, 1], [1, 0]])
+    with pytest.raises(ValueError, match="ring_all_gather takes no counts"):
+        ring_all_gather().bind(2, counts=[[0, 1], [1, 0]])
+    for odd in ([[1, 2]], [[0.5]], [], "text", [[1, 2], [3]]):
+        with pytest.raises(ValueError, match="square table of whole numbers"):
+            direct_all_to_all_v().bind(counts=odd)
+
+
+def test_a_plan_of_experts_keeps_its_promise_in_our_json():
+    """moe_dispatch has no name among plans' collectives: what it promises is written out, and checked when it is read."""
+    routing = Routing.of([0, 1, 1], [[1], [0, 1], [2]], ranks=3)
+    for schedule in (direct_moe_dispatch(routing), direct_moe_combine(routing)):
+        plan = plan_of(schedule.bind())
+        text = write_busbw_json(plan)
+        again = read_busbw_json(text, "x")
+        assert again == plan and verify_plan(again).unchecked == () and verify_plan(again).legal
+        wrong = json.loads(text)
+        wrong["promise"]["after"][0] = [2 for _ in wrong["promise"]["after"][0]]  # token 2 on rank 0, everywhere
+        assert "wrong-result" in {one.rule for one in verify_plan(read_busbw_json(json.dumps(wrong), "x")).violations}
+        wrong["promise"]["after"].pop()
+        with pytest.raises(InputError, match="has 2 rows of after for 3 ranks"):
+            read_busbw_json(json.dumps(wrong), "x")
+
+
 def test_counts_are_checked():
-    with pytest.raises(ValueError, match="square table without negative entries"):
+    with pytest.raises(ValueError, match="square table of whole numbers without negative entries"):
         direct_all_to_all_v([[1, -1], [0, 0]])
     with pytest.raises(ValueError, match="6 ranks are not a number of nodes of 4"):
         fast_all_to_all_v(np.ones((6, 6)), 4)

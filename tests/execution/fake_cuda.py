@@ -79,6 +79,7 @@ class FakeDriver:
         self._ids = itertools.count(1000)
         self._held: dict[tuple[str, int], Any] = {}
         self._functions: dict[int, str] = {}
+        self._kernels = _Kernels()
         self._contexts: Counter[int] = Counter()
         self._current = threading.local()
         self._streams: dict[int, _Stream] = {0: _Stream()}
@@ -186,6 +187,7 @@ class FakeDriver:
 
     def unmap(self, address: int, size_bytes: int) -> None:
         self._did("unmap", False)
+        self._kernels.forget(address)
         assert self._give("mapping", address) == size_bytes
         _mapped(address, size_bytes, _NONE, _PRIVATE_ANONYMOUS | _FIXED, -1)
 
@@ -203,6 +205,7 @@ class FakeDriver:
 
     def free(self, address: int) -> None:
         self._did("free")
+        self._kernels.forget(address)
         self._refuse_while_capturing()
         file, size = self._give("memory", address)
         _LIBC.munmap(address, size)
@@ -224,6 +227,7 @@ class FakeDriver:
 
     def ipc_close(self, address: int) -> None:
         self._did("ipc_close")
+        self._kernels.forget(address)
         _LIBC.munmap(address, self._give("ipc memory", address))
 
     def fill(self, address: int, byte: int, size_bytes: int, stream: int) -> None:
@@ -278,8 +282,7 @@ class FakeDriver:
             raise CudaError("cuLaunchCooperativeKernel", 720, "CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE", f"{blocks}")
         self.launches.append((symbol, blocks, cooperative))
         kept = list(arguments)  # the driver copies them before it returns
-        run = _measure if symbol.startswith("busbw_measure") else _run
-        self._on(stream, lambda: run(symbol, kept))
+        self._on(stream, lambda: self._kernels.run(symbol, kept))
 
     def create_stream(self) -> int:
         self._did("create_stream")
@@ -392,69 +395,84 @@ def _mapped(address: int, size: int, access: int, flags: int, file: int) -> int:
     return int(found)
 
 
-def _measure(symbol: str, arguments: list[bytes]) -> None:
-    """Kernels of benchmarks.gpu: the times they write are made up, 5 us each; a put is a copy."""
-    if symbol.endswith("put"):
-        window = Window.from_buffer_copy(arguments[1])
-        peer, source, offset, count = (int.from_bytes(one, "little") for one in arguments[2:])
-        ctypes.memmove(window.base[peer] + offset, source, 8 * count)
-        return
-    _run("busbw_barrier", arguments[:1])
-    out, times = (int.from_bytes(one, "little") for one in arguments[1:3])
-    bytes_at(out, 8).view(np.uint64)[0] = 5000 * times
+class _Kernels:
+    """What kernels do, by those of the CPU on the same memory, with one block."""
 
+    def __init__(self) -> None:
+        self._ranks: dict[tuple[int, ...], tuple[Rank, set[tuple[int, ...]]]] = {}
+        self._lock = threading.Lock()
 
-def _run(symbol: str, arguments: list[bytes]) -> None:
-    """What the kernel does, by the CPU's kernels on the same memory, with one block."""
-    entry = _ENTRIES[symbol]
-    if entry.kernel == DIVIDE:
-        address, count = (int.from_bytes(one, "little") for one in arguments[:2])
-        _divide(entry.element, address, count, int.from_bytes(arguments[2], "little"))
-        return
-    assert len(arguments[0]) == ctypes.sizeof(Comm)
-    comm = Comm.from_buffer_copy(arguments[0])
-    bases = list(comm.control.base)[: comm.ranks]
-    assert comm.layout.ranks == comm.ranks
-    control = [bytes_at(base, comm.control.bytes) for base in bases]
-    rank = Rank(comm.rank, control, comm.layout.slot_bytes, comm.wait_ns / 1e9)
-    given: dict[str, Any] = dict(zip(parameters(entry.kernel), arguments[1:], strict=True))
-    values = {name: int.from_bytes(one, "little") for name, one in given.items() if name != "data"}
-    if entry.kernel == "barrier":
-        rank.barrier()
-        return
-    size = np.dtype(entry.element if entry.element != "bfloat16" else "uint16").itemsize
-    part = values["count"] * size
-    windows = []
-    if "data" in given:
-        window = Window.from_buffer_copy(given["data"])
-        windows = [bytes_at(base, window.bytes) for base in list(window.base)[: comm.ranks]]
-    if entry.kernel == "all_reduce_two_shot":
-        rank.all_reduce_window(
-            windows, values["in_offset"], values["out_offset"], values["count"], entry.element, entry.operation
-        )
-        return
-    factors = {
-        "reduce_scatter_staged": (comm.ranks, 1),
-        "all_gather_staged": (1, comm.ranks),
-        "all_gather_direct": (1, comm.ranks),
-        "all_to_all_staged": (comm.ranks, comm.ranks),
-    }
-    of_in, of_out = factors.get(entry.kernel, (1, 1))
-    source = bytes_at(values["in"], of_in * part)
-    if windows:
-        target = windows[comm.rank][values["out_offset"] :][: of_out * part]
-    else:
-        target = bytes_at(values["out"], of_out * part)
-    if entry.kernel.startswith("all_reduce"):
-        rank.all_reduce(source, target, values["count"], entry.element, entry.operation)
-    elif entry.kernel.startswith("reduce_scatter"):
-        rank.reduce_scatter(source, target, values["count"], entry.element, entry.operation)
-    elif entry.kernel.startswith("all_gather"):
-        rank.all_gather(source, target)
-    elif entry.kernel.startswith("all_to_all"):
-        rank.all_to_all(source, target)
-    else:
-        rank.broadcast(source, target, values["root"])
+    def forget(self, address: int) -> None:
+        """Of memory that goes."""
+        with self._lock:
+            self._ranks = {key: one for key, one in self._ranks.items() if address not in key[1:]}
+
+    def _rank(self, argument: bytes) -> tuple[Comm, Rank, set[tuple[int, ...]]]:
+        assert len(argument) == ctypes.sizeof(Comm)
+        comm = Comm.from_buffer_copy(argument)
+        assert comm.layout.ranks == comm.ranks
+        bases = list(comm.control.base)[: comm.ranks]
+        with self._lock:
+            if (comm.rank, *bases) not in self._ranks:
+                cell = next(
+                    size for size in (4096, 1024, 256, 64) if Rank.control_bytes(comm.ranks, size) <= comm.control.bytes
+                )
+                control = [bytes_at(base, comm.control.bytes) for base in bases]
+                self._ranks[comm.rank, *bases] = (Rank(comm.rank, control, cell, comm.wait_ns / 1e9), set())
+            return comm, *self._ranks[comm.rank, *bases]
+
+    def run(self, symbol: str, arguments: list[bytes]) -> None:
+        if symbol.startswith("busbw_measure"):
+            self._measure(symbol, arguments)
+            return
+        entry = _ENTRIES[symbol]
+        if entry.kernel == DIVIDE:
+            address, count, ranks = (int.from_bytes(one, "little") for one in arguments)
+            _divide(entry.element, address, count, ranks)
+            return
+        comm, rank, windows = self._rank(arguments[0])
+        given: dict[str, Any] = dict(zip(parameters(entry.kernel), arguments[1:], strict=True))
+        values = {name: int.from_bytes(one, "little") for name, one in given.items() if name != "data"}
+        name = entry.kernel
+        if name == "barrier":
+            rank.barrier()
+            return
+        kind = np.dtype("uint16" if entry.element == "bfloat16" else entry.element)
+        n, part = comm.ranks, values["count"]
+        of_in = n if name.startswith(("reduce_scatter", "all_to_all")) else 1
+        of_out = n if name.startswith(("all_gather", "all_to_all")) else 1
+        if "data" in given:
+            window = Window.from_buffer_copy(given["data"])
+            bases = tuple(list(window.base)[:n])
+            if bases not in windows:
+                windows.add(bases)
+                rank.add_window([bytes_at(base, window.bytes) for base in bases], window.bytes)
+            for end in ("in", "out"):
+                if f"{end}_offset" in values:
+                    values[end] = bases[comm.rank] + values[f"{end}_offset"]
+        source = bytes_at(values["in"], of_in * part * kind.itemsize).view(kind)
+        target = bytes_at(values["out"], of_out * part * kind.itemsize).view(kind)
+        if name.startswith("all_reduce"):
+            rank.all_reduce(source, target, entry.operation, entry.element)
+        elif name.startswith("reduce_scatter"):
+            rank.reduce_scatter(source, target, entry.operation, entry.element)
+        elif name.startswith("all_gather"):
+            rank.all_gather(source, target)
+        elif name.startswith("all_to_all"):
+            rank.all_to_all(source, target)
+        else:
+            rank.broadcast(source, target, values["root"])
+
+    def _measure(self, symbol: str, arguments: list[bytes]) -> None:
+        """Kernels of benchmarks.gpu: the times they write are made up, 5 us each; a put is a copy."""
+        if symbol.endswith("put"):
+            window = Window.from_buffer_copy(arguments[1])
+            peer, source, offset, count = (int.from_bytes(one, "little") for one in arguments[2:])
+            ctypes.memmove(window.base[peer] + offset, source, 8 * count)
+            return
+        self.run("busbw_barrier", arguments[:1])
+        out, times = (int.from_bytes(one, "little") for one in arguments[1:3])
+        bytes_at(out, 8).view(np.uint64)[0] = 5000 * times
 
 
 def _divide(element: str, address: int, count: int, ranks: int) -> None:

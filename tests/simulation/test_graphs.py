@@ -1,13 +1,16 @@
 """Task graphs: times by hand, and files as others write them."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from busbw.collectives.algorithms import LIBRARY
 from busbw.errors import InputError
 from busbw.hardware.fabrics import LinkRates, SingleSwitch
-from busbw.simulation import read_graph, simulate
+from busbw.simulation import read_graph, simulate, task_program
+from busbw.simulation.formats.goal import read_goal, write_goal
 
 B, L = 50e9, 1e-6
 STAR = SingleSwitch(4, LinkRates(B, B, 0.0, L))
@@ -57,6 +60,41 @@ def test_tasks_that_may_run_run_at_once_and_share_links(tmp_path):
         tmp_path, transfer("a", 0, 2, 50_000), transfer("b", 1, 2, 50_000), compute("c", 1e-6, "a", "b", rank=2)
     )
     assert simulate(graph, STAR).time_s == pytest.approx(2e-6 + 2 * L + 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        ("ring_all_reduce", (8,)), ("recursive_doubling_all_reduce", (8,)), ("direct_all_to_all", (7,)), ("bruck_all_to_all", (8,)),
+        ("binomial_broadcast", (5,)), ("double_binary_tree_all_reduce", (8,)), ("pairwise_all_to_all", (8,)), ("hierarchical_all_reduce", (2, 4)),
+    ],
+)  # fmt: skip
+def test_a_schedule_written_as_goal_takes_as_long_as_the_schedule(name, shape):
+    """On a star of 8 ports; to the picosecond, since the graph waits where the schedule does. A prime number of bytes: sizes are rounded alike."""
+    star = SingleSwitch(8, LinkRates(B, B, 0.0, L))
+    bound = LIBRARY[name]().bind(*shape)
+    graph = read_goal("\n".join(write_goal(task_program(bound, 100_003))), "x.goal")
+    assert simulate(graph, star).time_s == simulate(bound, star, size_bytes=100_003).time_s > 0
+
+
+def test_what_goal_has_no_word_for_is_refused():
+    with pytest.raises(ValueError, match="has slots, a weight or a rate"):
+        write_goal(
+            replace(
+                pair := task_program(LIBRARY["ring_send_recv"]().bind(2), 8),
+                channels=(replace(pair.channels[0], slots=2),),
+            )
+        )
+
+
+def test_a_send_and_a_receive_of_two_sizes_do_not_meet_in_silence(tmp_path):
+    """Line 6 sends 50000 bytes with tag 7; line 12 waits for fewer."""
+    file = tmp_path / "odd.goal"
+    file.write_text(PING_PONG.replace("l1: recv 50000b from 0 tag 7", "l1: recv 4096b from 0 tag 7"))
+    with pytest.raises(
+        InputError, match=r"odd.goal:12: rank 1 l1 waits for 4096 bytes .*odd.goal:6: rank 0 l2, has 50000"
+    ):
+        read_graph(file)
 
 
 def test_goal_text(tmp_path):

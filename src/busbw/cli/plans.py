@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -34,8 +35,21 @@ _Bind = Annotated[
     ),
 ]
 
+_Counts = Annotated[
+    str | None,
+    typer.Option(
+        "--counts",
+        metavar="FILE",
+        help="JSON: what each rank sends to each, a row a rank, for a schedule of all-to-all-v that leaves it open.",
+    ),
+]
 
-def verify(
+_InPlace = Annotated[
+    bool, typer.Option("--in-place", help="A schedule's plan with one buffer for input and output, as NCCL has it.")
+]
+
+
+def verify(  # noqa: PLR0917 - an option each
     files: Annotated[
         list[str], typer.Argument(metavar="FILE...", help="Plans: MSCCL XML, MSCCL++ JSON, ours; or schedules.")
     ],
@@ -43,6 +57,8 @@ def verify(
         str | None, typer.Option("--target", metavar="NAME", help="The runtime that is to read them; guessed if none.")
     ] = None,
     bind: _Bind = None,
+    counts: _Counts = None,
+    in_place: _InPlace = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
 ) -> None:
     """Check whether plans do what their collective promises, as their runtime would read them.
@@ -60,13 +76,13 @@ def verify(
     """  # noqa: D301 - the backspace keeps the lines of the examples apart
     from busbw.collectives.exchange import read_plan  # noqa: PLC0415 - loads numpy
 
-    sizes = _sizes(bind)
+    sizes, table = _sizes(bind), _table(counts)
     told: list[dict[str, Any]] = []
     unread: list[dict[str, str]] = []
     wrong = False
     for file in files:
         try:
-            read = read_plan(given_path(file), target, sizes)
+            read = read_plan(given_path(file), target, sizes, table, in_place=in_place)
             broken = read.verify_schedule()
             verdict = read.verify()
         except InputError as error:
@@ -112,6 +128,8 @@ def convert(  # noqa: PLR0917 - an option each
         ),
     ] = None,
     bind: _Bind = None,
+    counts: _Counts = None,
+    in_place: _InPlace = False,
 ) -> None:
     """Translate a plan. What the target can't say is named, and nothing is written.
 
@@ -127,7 +145,7 @@ def convert(  # noqa: PLR0917 - an option each
     """  # noqa: D301 - the backspace keeps the lines of the examples apart
     from busbw.collectives.exchange import read_plan  # noqa: PLC0415 - loads numpy
 
-    read = read_plan(given_path(source), sizes=_sizes(bind))
+    read = read_plan(given_path(source), sizes=_sizes(bind), counts=_table(counts), in_place=in_place)
     for loss in read.losses:
         note(str(loss))
     text = write_as(read, output, to, target, size, per_node)
@@ -162,12 +180,14 @@ def write_as(  # noqa: PLR0917 - an option each
     return text
 
 
-def show(
+def show(  # noqa: PLR0917 - an option each
     file: Annotated[str, typer.Argument(metavar="FILE", help="A plan in any format, or a schedule.")],
     svg: Annotated[
         str | None, typer.Option("--svg", metavar="FILE", help="Also draw its rings and trees, a channel a panel.")
     ] = None,
     bind: _Bind = None,
+    counts: _Counts = None,
+    in_place: _InPlace = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
 ) -> None:
     """Say what a plan is: collective, ranks, channels, instructions of a rank, and the shape of each channel.
@@ -179,7 +199,7 @@ def show(
     from busbw.collectives.exchange import read_plan  # noqa: PLC0415 - loads numpy
     from busbw.collectives.shapes import shapes_of  # noqa: PLC0415
 
-    read = read_plan(given_path(file), sizes=_sizes(bind))
+    read = read_plan(given_path(file), sizes=_sizes(bind), counts=_table(counts), in_place=in_place)
     for loss in read.losses:
         note(str(loss))
     shapes = shapes_of(read.plan)
@@ -234,6 +254,14 @@ def _goal(read: PlanFile, size: str | None) -> str:
         size_bytes = parse_size(size)
     except ValueError as error:
         raise typer.BadParameter(f"--bytes {size}: {error}.") from None
+    if read.schedule is not None:  # as it is simulated; a plan does not say any more what may be under way at once
+        from busbw.simulation import task_program  # noqa: PLC0415 - loads numpy
+        from busbw.simulation.formats.goal import write_goal as write_program  # noqa: PLC0415
+
+        try:
+            return "\n".join(write_program(task_program(read.schedule, size_bytes))) + "\n"
+        except ValueError as error:
+            raise InputError(f"{read.path}: GOAL can't say it: {error}") from None
     lines, violations = write_goal(read.plan, size_bytes)
     if violations:
         raise InputError("\n".join(str(one) for one in violations))
@@ -250,6 +278,20 @@ def _sizes(bind: list[str] | None) -> dict[str, int]:
             raise typer.BadParameter(f"--bind {name}={value}: a size is a whole number.")
         found[name] = int(value)
     return found
+
+
+def _table(counts: str | None) -> Any:
+    """--counts as a square table. Raises BadParameter for a file that holds none."""
+    if counts is None:
+        return None
+    from busbw.collectives.counts import checked_counts  # noqa: PLC0415 - loads numpy
+
+    try:
+        return checked_counts(json.loads(given_path(counts).read_bytes()))
+    except OSError as error:
+        raise typer.BadParameter(f"--counts {counts}: {error.strerror}.") from None
+    except (ValueError, RecursionError) as error:
+        raise typer.BadParameter(f"--counts {counts}: {str(error)[:200]}.") from None
 
 
 def _to_json(read: PlanFile, verdict: Verdict, broken: tuple[Violation, ...]) -> dict[str, Any]:

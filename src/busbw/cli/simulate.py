@@ -10,7 +10,16 @@ import typer
 
 from busbw.cli.console import Page, given_path, note, print_json
 from busbw.cli.predictions import pairs_of, rate, sizes_of, time_us
-from busbw.cli.simulate_points import described, names_of, nodes_of, rows_of_points, run_points, say_notes
+from busbw.cli.simulate_points import (
+    Teller,
+    described,
+    exposed,
+    names_of,
+    nodes_of,
+    rows_of_points,
+    run_points,
+    say_notes,
+)
 from busbw.errors import InputError
 
 if TYPE_CHECKING:
@@ -33,6 +42,9 @@ _TWO_LEVELS = {
     "all_reduce": "hierarchical_all_reduce", "all_gather": "hierarchical_all_gather", "reduce_scatter": "hierarchical_reduce_scatter",
     "broadcast": "hierarchical_broadcast", "reduce": "hierarchical_reduce",
 }  # fmt: skip
+_LARGE = {"all_reduce": "hierarchical_all_reduce_trees"}
+_MOST_RING_NODES = 4096
+"""Up to which nodes make a ring unless told otherwise. A guess: its steps grow with nodes, and NCCL, too, takes trees there."""
 _SHARES_SHOWN = 6
 
 simulate = typer.Typer(help="Simulate a collective or a task graph on a cluster, event by event.", no_args_is_help=True)
@@ -186,6 +198,10 @@ def collective(
         if sizes:
             raise typer.BadParameter("--bytes: a barrier moves no data.")
         sizes = ["0"]
+    elif 0 in sizes_of(sizes or []):
+        raise typer.BadParameter(
+            "--bytes: 0 bytes: sizes are 1 to 2^60-1; NCCL returns at once from a call that moves nothing."
+        )
     conditions = _conditions(fail_link, degrade_link, straggler, speed_spread)
     limits = _limits(time_limit, memory_limit)
     asked: dict[str, Any] = {
@@ -224,12 +240,31 @@ def collective(
 
 
 @simulate.command()
-def graph(  # noqa: PLR0917 - an option each
+def graph(
+    *,
     file: Annotated[
-        Path, typer.Argument(parser=given_path, metavar="FILE", help="A task graph: our JSON, or GOAL text.")
+        Path,
+        typer.Argument(
+            parser=given_path,
+            metavar="FILE|FOLDER",
+            help="A task graph: our JSON, GOAL text, a Chakra or PyTorch profiler trace; a folder: a trace of each rank.",
+        ),
     ],
     cluster: _ClusterOption,
     nodes: _Nodes = 1,
+    ranks: Annotated[
+        int | None,
+        typer.Option(
+            "--ranks",
+            metavar="N",
+            min=1,
+            help="Ranks of the job; those without a trace do as the first of their group.",
+        ),
+    ] = None,
+    flops: Annotated[
+        float | None,
+        typer.Option("--flops", metavar="PER_S", help="Operations per second, for Chakra nodes that have no duration."),
+    ] = None,
     routing: _Routing = None,
     degrade_link: _Degrade = None,
     straggler: _Straggler = None,
@@ -239,26 +274,45 @@ def graph(  # noqa: PLR0917 - an option each
     perfetto: _Perfetto = None,
     as_json: _Json = False,
 ) -> int:
-    """Simulate a graph of computations and messages.
+    """Simulate a graph of computations, messages and collectives, such as a training step that was traced.
 
+    Computing takes the time that the trace says; messages and collectives what this cluster's links make of them. Communication
+    that computing does not hide is said for the rank that has most of it.
+
+    \b
     Examples:
       busbw simulate graph trace.goal --cluster dgx-h100 --nodes 2
-    """
+      busbw simulate graph chakra/ --cluster dgx-h100 --nodes 2
+      busbw simulate graph rank0.pt.trace.json.gz --cluster dgx-h100 --set nic.rate=800Gb/s
+    """  # noqa: D301 - the backspace keeps the lines of the examples apart
+    from busbw.errors import Losses  # noqa: PLC0415
     from busbw.simulation import Point, outcome_of, read_graph  # noqa: PLC0415
 
     found = _cluster(cluster, nodes, what_if)
-    tasks = read_graph(file)
+    losses = Losses(str(file))
+    tasks = read_graph(file, losses, ranks=ranks, flops_per_s=flops)
+    for line in map(str, losses):
+        note(line)
     conditions = _conditions(None, degrade_link, straggler, 0.0)
     point = Point(tasks, found, None, conditions, routing, limits=_limits(time_limit, memory_limit))
-    run = point.run()
+    run = point.run(Teller())
     outcome = outcome_of(point, run)
     say_notes(outcome)
     (row,) = rows_of_points([point], {0: outcome})
+    row["exposed"] = exposed(run)
     if perfetto is not None:
         note(f"{_write(perfetto, run)} tasks written to {perfetto}")
     if as_json:
         head = {"schema": SCHEMA, "tasks": len(tasks), "ranks": tasks.ranks, "cluster": found.name, "nodes": nodes}
-        print_json({**head, "rows": [row]})
+        print_json(
+            {
+                **head,
+                "rows": [row],
+                "losses": [
+                    {"kind": one.kind, "path": one.path, "detail": one.detail, "count": one.count} for one in losses
+                ],
+            }
+        )
     else:
         _print("graph", f"  {len(tasks)} tasks of {tasks.ranks} ranks on {nodes} x {found.name}", [row])
     return 0 if outcome.is_whole else 2
@@ -328,6 +382,12 @@ def _schedule(text: str, algorithm: str | None, cluster: Cluster) -> BoundSchedu
             f"{text} is no collective that can be simulated; nearest: {nearest}. There is {', '.join(known)}."
         )
     two = cluster.nodes > 1 and cluster.node.gpus > 1
+    if algorithm is None and two and cluster.nodes > _MOST_RING_NODES and kind in _LARGE:
+        algorithm = _LARGE[kind]
+        note(
+            f"{cluster.nodes} nodes: trees between them, because a ring would take {2 * (cluster.nodes - 1):,} steps. "
+            f"--algorithm {_TWO_LEVELS[kind].replace('_', '-')} takes it all the same."
+        )
     name = (algorithm or (_TWO_LEVELS.get(kind) if two else None) or _ONE_LEVEL[kind]).replace("-", "_")
     usable = [each for each, make in LIBRARY.items() if make().kind == kind]
     found = {each.replace("-", "_"): each for each in usable}.get(name)
@@ -454,6 +514,14 @@ def _print(what: str, where: str, rows: list[dict[str, Any]]) -> None:
         page.table(
             [("us", True), ("share", True), ("on", False)],
             ([time_us(part), f"{part / last['time_s']:.1%}", name] for name, part in shown),
+        )
+    if last.get("exposed"):
+        told = last["exposed"]
+        page.line()
+        page.line(
+            ("communication", "bold"),
+            f"  {told['name']}: {time_us(told['communicating_s'])} us, of which {time_us(told['exposed_s'])} us while nothing computes; "
+            f"it computes {time_us(told['computing_s'])} us",
         )
     if last["causes"]:
         page.line()

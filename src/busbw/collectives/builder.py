@@ -61,7 +61,7 @@ from busbw.collectives.schedule import (
 )
 
 __all__ = [
-    "Axis", "Chunks", "add", "apply", "blocks", "build", "channels", "chunks", "copy", "fixed_size", "one_after_the_other", "parallel", "parameter", "pipeline", "require", "schedule", "scratch", "steps",
+    "Axis", "Chunks", "add", "apply", "blocks", "build", "channels", "chunks", "copy", "fixed_size", "one_after_the_other", "open_table", "parallel", "parameter", "pipeline", "require", "schedule", "scratch", "steps",
     "table_of", "together", "transfer", "when",
 ]  # fmt: skip
 
@@ -86,6 +86,7 @@ class _Recording:
     requires: list[Requirement] = field(default_factory=list)
     tables: list[tuple[str, Table]] = field(default_factory=list)
     fixed: list[tuple[str, int]] = field(default_factory=list)
+    open: list[tuple[str, str]] = field(default_factory=list)
     paths: tuple[str, ...] = ()
 
     def fresh(self, wanted: str) -> str:
@@ -188,7 +189,7 @@ def build(kind: str, name: str, axes: tuple[str, ...], function: Callable[..., N
         )
     return Schedule(
         name, kind, axes, recording.chunks, _one(recording.frames.pop()), recording.scratch, tuple(recording.params), tuple(recording.requires),
-        tuple(recording.tables), recording.paths, tuple(dict.fromkeys(recording.fixed)),
+        tuple(recording.tables), recording.paths, tuple(dict.fromkeys(recording.fixed)), tuple(recording.open),
     )  # fmt: skip
 
 
@@ -231,6 +232,14 @@ def table_of(name: str, values: Any) -> Callable[..., Expr]:
     recording = _recording()
     name = recording.fresh(name)
     recording.tables.append((name, Table.of(values)))
+    return lambda *index: table(name, *index)
+
+
+def open_table(name: str, rule: str) -> Callable[..., Expr]:
+    """A table that bind(counts=...) makes by a rule of `counts.COUNT_RULES`; call the result with indices to look an entry up."""
+    recording = _recording()
+    name = recording.fresh(name)
+    recording.open.append((name, rule))
     return lambda *index: table(name, *index)
 
 
@@ -327,6 +336,8 @@ def apply(
         raise ScheduleError(
             f"{line}: {other.name} has the axes {', '.join(other.axes)}; say along which of ours each runs"
         )
+    if other.open:
+        raise ScheduleError(f"{line}: {other.name} leaves counts open; give them before it becomes part of another")
     swap: dict[Expr, Expr] = {}
     for name, axis in axes.items():
         swap |= {var(name): axis, size(name): axis.size}

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from busbw.collectives.counts import checked_counts
 from busbw.collectives.expressions import Table
 from busbw.collectives.kinds import COLLECTIVES
 
@@ -104,8 +105,6 @@ class Collective:
         >>> Collective.all_to_all_v([[0, 2], [3, 1]]).size_bytes  # rank 1 sends 4 elements
         16
         """
-        table = Table.of(counts)
-        if table.array.ndim != 2 or table.array.shape[0] != table.array.shape[1] or (table.array < 0).any():
-            raise ValueError("counts must be a square table without negative entries: row s is what rank s sends")
+        table = Table.of(checked_counts(counts))
         most = int(max(table.array.sum(0).max(), table.array.sum(1).max()))
         return Collective("all_to_all_v", len(table.array), most * DTYPE_BYTES[dtype], dtype, counts=table)

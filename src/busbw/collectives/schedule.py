@@ -23,11 +23,12 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from busbw.collectives.collective import KINDS, ROOTED, Collective
+from busbw.collectives.counts import COUNT_RULES, checked_counts, tables_of_counts
 from busbw.collectives.expressions import ONE, ZERO, Environment, Expr, IntArray, Table, const, evaluate, free_names
 
 __all__ = [
@@ -198,22 +199,42 @@ class Schedule:
     tables: tuple[tuple[str, Table], ...] = ()
     paths: tuple[str, ...] = ()
     fixed: tuple[tuple[str, int], ...] = ()  # sizes of axes for which it was made
+    open: tuple[tuple[str, str], ...] = ()
+    """Tables that bind(counts=...) makes, by the rule of their name (`counts.COUNT_RULES`)."""
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise ValueError(f"{self.name}: {self.kind!r} is no collective; they are {', '.join(KINDS)}")
+        if unknown := {rule for _, rule in self.open} - set(COUNT_RULES):
+            raise ValueError(f"{self.name}: no rule {', '.join(sorted(unknown))}; there is {', '.join(COUNT_RULES)}")
         _check_names(self)
 
-    def bind(self, *sizes: int, **named: int) -> BoundSchedule:
-        """This schedule with sizes: in the order of its axes, or by name; parameters by name.
+    def bind(self, *sizes: int, counts: Any = None, **named: int) -> BoundSchedule:
+        """This schedule with sizes: in the order of its axes, or by name; parameters by name; the counts of an all_to_all_v, if they are open.
 
-        Raises ValueError for missing or unknown names and for sizes that the algorithm can't do.
+        counts[s][d]: elements that rank s sends to rank d; the number of ranks need not be given beside it. Raises ValueError for missing or
+        unknown names, for sizes that the algorithm can't do, and for counts that don't fit.
         """
+        if counts is not None:
+            return self._with_counts(counts).bind(*sizes, **named)
+        if self.open:
+            raise ValueError(
+                f"{self.name} needs counts: bind(counts=[[...], ...]), a row a rank that says what it sends to each"
+            )
         bound = self._bound(sizes, named)
         for requirement in self.requires:
             if not evaluate(requirement.condition, bound.environment):
                 raise ValueError(f"{self.name} with {bound.sizes_text}: {requirement.text}")
         return bound
+
+    def _with_counts(self, counts: Any) -> Schedule:
+        """The schedule with its open tables made of these counts."""
+        if not self.open:
+            raise ValueError(f"{self.name} takes no counts: it is a {self.kind}, or was made with its own")
+        made = tables_of_counts(self.open, counts)
+        ranks = len(checked_counts(counts))
+        fixed = ((self.axes[0], ranks),) if len(self.axes) == 1 else ()
+        return replace(self, tables=self.tables + made, open=(), fixed=self.fixed + fixed)
 
     def _bound(self, sizes: tuple[int, ...], named: Mapping[str, int]) -> BoundSchedule:
         """Bound, whatever the algorithm requires."""
@@ -370,7 +391,7 @@ def transfers_of(node: Node) -> Iterator[Transfer]:
 def _check_names(schedule: Schedule) -> None:
     """Raises for expressions with names that mean nothing where they stand."""
     params = frozenset(name for name, _ in schedule.params)
-    tables = frozenset(name for name, _ in schedule.tables)
+    tables = frozenset(name for name, _ in (*schedule.tables, *schedule.open))
     axes = frozenset(schedule.axes)
 
     def check(expr: Expr, variables: frozenset[str], what: str, where: str) -> None:

@@ -3,6 +3,7 @@
 Expressions: an integer; "r" a variable; "|r|" the size of an axis; "$root" a parameter; ["add", a, b] an operation; ["table", name, i ...] a look-up.
 Nodes: {"seq": [...]}, {"par": [...]}, {"for": var, "count": e, "do": node, "parallel": true, "descending": true}, {"pipeline": parts, "do": node},
 {"channels": count, "do": node}, {"move": [src, dst], "from": place, ...}. What has its usual value is left out.
+"open": tables that bind(counts=...) makes, each with its rule (`counts.COUNT_RULES`).
 """
 
 from __future__ import annotations
@@ -52,9 +53,18 @@ def to_json(schedule: Schedule) -> str:
         "tables": {name: table.array.tolist() for name, table in schedule.tables},
         "paths": list(schedule.paths),
         "fixed": dict(schedule.fixed),
+        "open": dict(schedule.open),
         "body": _node(schedule.body),
     }
-    usual: dict[str, Any] = {"scratch": 0, "params": {}, "requires": [], "tables": {}, "paths": [], "fixed": {}}
+    usual: dict[str, Any] = {
+        "scratch": 0,
+        "params": {},
+        "requires": [],
+        "tables": {},
+        "paths": [],
+        "fixed": {},
+        "open": {},
+    }
     kept = {key: value for key, value in document.items() if key not in usual or value != usual[key]}
     return json.dumps(kept, separators=(",", ":"), ensure_ascii=False)
 
@@ -96,6 +106,7 @@ def from_json(text: str) -> Schedule:
             ),
             paths=tuple(_text(path) for path in document.get("paths", [])),
             fixed=tuple((name, _integer(n)) for name, n in _object(document.get("fixed", {}), "fixed").items()),
+            open=tuple((name, _text(rule)) for name, rule in _object(document.get("open", {}), "open").items()),
         )
     except KeyError as missing:
         raise ValueError(f"a part of the schedule lacks {missing}") from None

@@ -26,6 +26,10 @@ CELL_BYTES = 1 << 14
 """The most that one message of a pipe carries: a third of a first-level cache of 48 KiB, half of one of 32 KiB."""
 _LOOKS_WHERE_CORES_ARE_FEW = 70
 """A few more than are made without a pause (target_cpu.hpp): with more ranks than cores a wait lasts until another rank has had the core."""
+_LOOKS_WHERE_CORES_ARE_MANY = 100_000
+"""About 6 ms of pauses: a rank that gives its core away gets it back after the slice of whoever took it, a few ms later."""
+_MOST_CORES = 4096
+"""That are told apart: more than Linux is built for by distributions (NR_CPUS 8192 at most; a guess that half will do)."""
 
 
 class GaveUpError(TimeoutError):
@@ -75,11 +79,13 @@ class Communicator:
         self._start(control, attach)
 
     def _start(self, control: list[Bytes], attach: bool) -> None:
-        if self.ranks > len(os.sched_getaffinity(0)):
-            looks_before_yield(_LOOKS_WHERE_CORES_ARE_FEW)
         self._core = Rank(self.rank, control, CELL_BYTES, self._wait_s)
         if attach and self.ranks > 1:
             self._check(self._core.attach())
+        mine = np.zeros(_MOST_CORES, np.uint8)
+        mine[[core for core in os.sched_getaffinity(0) if core < _MOST_CORES]] = 1
+        cores = np.count_nonzero(self.all_reduce(mine, op="max"))  # a rank may be bound to one of them
+        looks_before_yield(_LOOKS_WHERE_CORES_ARE_FEW if self.ranks > cores else _LOOKS_WHERE_CORES_ARE_MANY)
 
     def _mapped(self, name: str, size_bytes: int) -> list[Bytes]:
         """Memory of all ranks, zeros, of size_bytes each."""

@@ -28,7 +28,6 @@ from busbw.execution.cuda_driver import CudaError, CudaUnavailableError, Device,
 from busbw.execution.cuda_kernels import (
     DIVIDE,
     MOST_RANKS,
-    MOST_THREADS,
     REPORT,
     TYPES,
     WORDS,
@@ -53,6 +52,12 @@ SLOT_BYTES = 128 << 10
 """Of a strip. Half of it is under way while the other half is read; 32 blocks of 8 ranks take 64 MiB. A guess."""
 MOST_BLOCKS = 32
 """Of a rank: fielded kernels take 8 to 36 (kernel-design.md, section 2.3)."""
+PACKET_SLOT_BYTES = 16 << 10
+"""Of packets, which are for small messages. A guess."""
+PACKETS_BELOW_BYTES = 64 << 10
+"""all_reduce by LL: the most that kernel-design.md, section 4, would have one shot be fast for. A guess: LL stores twice the bytes, and saves a fence."""
+PACKET_BYTES_A_BLOCK = 4 << 10
+"""A block more for each: one packet of 8 bytes for each of 512 threads."""
 BYTES_A_BLOCK = 16 << 10
 """A block more for each: two vectors of 16 bytes for each of 512 threads. A guess."""
 OLDEST_ARCHITECTURE = 70
@@ -400,16 +405,26 @@ class CudaCommunicator:
         undo.callback(self._free_scratch)
         control = peers.window(layout_bytes(ranks, self.blocks, slot_bytes))
         undo.callback(control.close)
-        self._report_address = control.addresses[rank]
-        comm = Comm()
-        comm.rank, comm.ranks, comm.wait_ns = rank, ranks, int(wait_s * 1e9)
-        comm.layout = Layout(ranks, self.blocks, slot_bytes)
-        comm.control = as_window(control.addresses, control.size_bytes)
-        self._comm = bytes(comm)
+        self._comm = self._comm_on(control, slot_bytes)
+        packets = peers.window(layout_bytes(ranks, self.blocks, PACKET_SLOT_BYTES))
+        undo.callback(packets.close)
+        self._packet_comm = self._comm_on(packets, PACKET_SLOT_BYTES)
         self._windows: list[CudaWindow] = []
         self._arrays: list[weakref.finalize[..., DeviceArray]] = []
         undo.callback(self._free_arrays)
         self._failed = False
+
+    def _comm_on(self, control: Mapped, slot_bytes: int) -> bytes:
+        """The struct that kernels take, on a control window."""
+        comm = Comm()
+        comm.rank, comm.ranks, comm.wait_ns = self.rank, self.ranks, int(self._wait_s * 1e9)
+        comm.layout = Layout(self.ranks, self.blocks, slot_bytes)
+        comm.control = as_window(control.addresses, control.size_bytes)
+        return bytes(comm)
+
+    def _control_of(self, rank: int) -> list[int]:
+        """Where a rank's control windows lie; a report is at the beginning of each."""
+        return [Comm.from_buffer_copy(one).control.base[rank] for one in (self._comm, self._packet_comm)]
 
     def __enter__(self) -> CudaCommunicator:
         return self
@@ -472,7 +487,8 @@ class CudaCommunicator:
     ) -> Any:
         """The reduction of all ranks' source, in target (new if None; may be source). op: sum, prod, min, max, avg. times: calls in a row.
 
-        kernel: one of all_reduce_one_shot, all_reduce_two_shot (on windows) and all_reduce_staged; chosen by size and place if None.
+        kernel: all_reduce_ll, all_reduce_ll128, all_reduce_one_shot, all_reduce_staged, or on windows all_reduce_two_shot, all_reduce_ring; chosen by size
+        and place if None. The ring reduces in the order of ranks from the chunk's own on, so its bits are not those of the others.
         """
         with _Call(self, stream) as call:
             given = call.taken(source)
@@ -480,12 +496,15 @@ class CudaCommunicator:
             kind, operation = _reduction(given, dtype, op)
             place = self._both_in_a_window(given, made)
             chosen = kernel or self._all_reduce_kernel(given.nbytes, place is not None)
-            entry, blocks = Entry(chosen, kind, operation), self._blocks_for(given.nbytes)
+            entry = Entry(chosen, kind, operation)
+            blocks = self._blocks_for(given.nbytes, entry.by_packets)
+            if entry.by_packets and given.nbytes > self._room_for_packets(blocks):
+                raise ValueError(f"{given.nbytes} bytes do not fit {blocks} slots of {PACKET_SLOT_BYTES} as packets")
             if chosen == "all_reduce_one_shot" and given.nbytes > blocks * self._slot_bytes:
                 raise ValueError(f"{given.nbytes} bytes do not fit {blocks} slots of {self._slot_bytes} for one shot")
-            if chosen == "all_reduce_two_shot":
+            if chosen in ("all_reduce_two_shot", "all_reduce_ring"):
                 if place is None:
-                    raise ValueError("all_reduce_two_shot needs source and target in one window: see shared()")
+                    raise ValueError(f"{chosen} needs source and target in one window: see shared()")
                 window, begin, end = place
                 values = argument_bytes(chosen, data=window.struct, in_offset=begin, out_offset=end, count=given.size)
             else:
@@ -604,11 +623,13 @@ class CudaCommunicator:
 
     def check(self) -> None:
         """Raises GaveUpError if a wait of this rank has given up. Waits for nothing: call it when the stream's work is done."""
-        data = ctypes.create_string_buffer(REPORT.size)
+        data = ctypes.create_string_buffer(2 * REPORT.size)
         self.driver.set_current(self._functions.context)
-        self.driver.copy_out(ctypes.addressof(data), self._report_address, REPORT.size, self.stream)
+        for place, address in enumerate(self._control_of(self.rank)):
+            self.driver.copy_out(ctypes.addressof(data) + place * REPORT.size, address, REPORT.size, self.stream)
         self.driver.synchronize(self.stream)
-        state, primitive, block, peer, expected, seen = REPORT.unpack(data.raw)
+        reports = [REPORT.unpack_from(data, place * REPORT.size) for place in (0, 1)]
+        state, primitive, block, peer, expected, seen = max(reports)  # the states of those that nobody wrote are 0
         if not state:
             return
         if self._failed:
@@ -624,25 +645,32 @@ class CudaCommunicator:
         """Makes the waits of a rank's kernels end: what is left to do when its process is known to be dead."""
         if not 0 <= rank < self.ranks:
             raise ValueError(f"no rank {rank} among {self.ranks}")
-        address = Comm.from_buffer_copy(self._comm).control.base[rank]
         word = ctypes.c_uint32(1)
         self.driver.set_current(self._functions.context)
         with ExitStack() as undo:  # not behind the kernels that wait
             stream = self.driver.create_stream()
             undo.callback(self.driver.destroy_stream, stream)
-            self.driver.copy_in(address, ctypes.addressof(word), ctypes.sizeof(word), stream)
+            for address in self._control_of(rank):
+                self.driver.copy_in(address, ctypes.addressof(word), ctypes.sizeof(word), stream)
             self.driver.synchronize(stream)
 
     def _all_reduce_kernel(self, size_bytes: int, in_window: bool) -> str:
         # vLLM's switch (custom_all_reduce, as read in kernel-design.md 1.7): one stage below 512 KiB for up to 4 ranks, 256 KiB for up to 8.
         # Below a share of it for more ranks: a guess.
         most = 512 << 10 if self.ranks <= 4 else (2 << 20) // self.ranks
+        if size_bytes <= min(PACKETS_BELOW_BYTES, self._room_for_packets(self.blocks)):
+            return "all_reduce_ll"
         if size_bytes <= min(most, self._blocks_for(size_bytes) * self._slot_bytes):
             return "all_reduce_one_shot"
         return "all_reduce_two_shot" if in_window else "all_reduce_staged"
 
-    def _blocks_for(self, size_bytes: int) -> int:
-        return max(1, min(self.blocks, -(-size_bytes // BYTES_A_BLOCK)))
+    def _blocks_for(self, size_bytes: int, by_packets: bool = False) -> int:
+        each = PACKET_BYTES_A_BLOCK if by_packets else BYTES_A_BLOCK
+        return max(1, min(self.blocks, -(-size_bytes // each)))
+
+    def _room_for_packets(self, blocks: int) -> int:
+        """Bytes of data that slots hold as LL packets, or as LL128, which take less room; a vector a block is lost to how they are shared."""
+        return blocks * (PACKET_SLOT_BYTES // 2 - 16)
 
     def _window_of(self, given: _Given) -> tuple[CudaWindow | None, int]:
         for window in self._windows:
@@ -732,12 +760,12 @@ class _Call:
         if len(comm._opened.functions) > 1:
             comm.load([entry])
         function = comm._functions.of(entry)
-        arguments = [comm._comm, *values] if collective else values
+        arguments = [comm._packet_comm if entry.by_packets else comm._comm, *values] if collective else values
         comm.driver.launch(
             function,
             arguments,
             blocks=blocks,
-            threads=MOST_THREADS,
+            threads=entry.threads,
             stream=self._stream,
             cooperative=collective and comm._cooperative,
         )

@@ -66,6 +66,9 @@ _DECLARED = {
     "window in": ("const __grid_constant__ Window data", "std::size_t in_offset"),
     "window out": ("std::size_t out_offset",),
     "only window out": ("const __grid_constant__ Window data", "std::size_t out_offset"),
+    "multicast": ("const __grid_constant__ Window data", "std::size_t out_offset", "T* mapped"),
+    "LL": (),
+    "LL128": (),
     "count": ("std::size_t count",),
     "root": ("std::uint32_t root",),
     "op": (),
@@ -77,6 +80,9 @@ _PASSED = {
     "window in": "SymPtr<const T>(data, in_offset)",
     "window out": "SymPtr<T>(data, out_offset)",
     "only window out": "SymPtr<T>(data, out_offset)",
+    "multicast": "MulticastPtr<T>(SymPtr<T>(data, out_offset), comm.ranks, mapped)",
+    "LL": "Form::ll",
+    "LL128": "Form::ll128",
     "count": "count",
     "root": "root",
     "op": "Op{}",
@@ -92,6 +98,13 @@ class Kernel:
     """Below busbw/device."""
     arguments: tuple[str, ...]
     """What follows comm and block, in order: keys of the tables above."""
+    function: str = ""
+    """Its name in the header, if another."""
+    elements: tuple[str, ...] = tuple(TYPES)
+    """Types that it reduces."""
+    operations: tuple[str, ...] = tuple(OPERATIONS)
+    threads: int = MOST_THREADS
+    """Of a block, at most."""
     oldest: int = 70
     """The first architecture that has its instructions. 70: the memory model of PTX begins there (PTX ISA, "Memory Consistency Model")."""
 
@@ -110,12 +123,32 @@ KERNELS = (
     Kernel("barrier", "comm.hpp", ()),
     Kernel("all_reduce_one_shot", "kernels/all_reduce.hpp", ("in", "out", "count", "op")),
     Kernel("all_reduce_two_shot", "kernels/all_reduce.hpp", ("window in", "window out", "count", "op")),
+    Kernel("all_reduce_ring", "kernels/ring.hpp", ("window in", "window out", "count", "op")),
+    Kernel("all_reduce_ll", "kernels/packets.hpp", ("LL", "in", "out", "count", "op"), "all_reduce_packets"),
+    Kernel(
+        "all_reduce_ll128",
+        "kernels/packets.hpp",
+        ("LL128", "in", "out", "count", "op"),
+        "all_reduce_packets",
+        threads=256,
+    ),
+    Kernel(
+        "all_reduce_multimem",
+        "kernels/multimem.hpp",
+        ("multicast", "count", "op"),
+        elements=("float32", "bfloat16"),
+        operations=("sum",),
+        oldest=90,
+    ),
     Kernel("all_reduce_staged", "kernels/staged.hpp", ("in", "out", "count", "op")),
     Kernel("reduce_scatter_staged", "kernels/staged.hpp", ("in", "out", "count", "op")),
+    Kernel("reduce_scatter_direct", "kernels/direct.hpp", ("window in", "out", "count", "op")),
     Kernel("all_gather_direct", "kernels/all_gather.hpp", ("in", "only window out", "count")),
     Kernel("all_gather_staged", "kernels/staged.hpp", ("in", "out", "count")),
     Kernel("all_to_all_staged", "kernels/staged.hpp", ("in", "out", "count")),
+    Kernel("all_to_all_direct", "kernels/direct.hpp", ("in", "only window out", "count")),
     Kernel("broadcast_staged", "kernels/staged.hpp", ("in", "out", "count", "root")),
+    Kernel("broadcast_direct", "kernels/direct.hpp", ("in", "only window out", "count", "root")),
 )
 _BY_NAME = {kernel.name: kernel for kernel in KERNELS}
 
@@ -130,6 +163,16 @@ class Entry:
     kernel: str
     element: str = ""
     operation: str = ""
+
+    @property
+    def threads(self) -> int:
+        """Of a block."""
+        return _BY_NAME[self.kernel].threads if self.kernel in _BY_NAME else MOST_THREADS
+
+    @property
+    def by_packets(self) -> bool:
+        """Whether it needs slots that nothing but packets ever lay in: a word of data could be taken for a flag."""
+        return self.kernel in _BY_NAME and not {"LL", "LL128"}.isdisjoint(_BY_NAME[self.kernel].arguments)
 
     @property
     def symbol(self) -> str:
@@ -149,8 +192,8 @@ def every_entry(
     """All kernels: those that compute with each of the elements and operations, those that move with each word."""
     for kernel in KERNELS:
         if kernel.reduces:
-            for element in elements:
-                for operation in operations:
+            for element in (one for one in elements if one in kernel.elements):
+                for operation in (one for one in operations if one in kernel.operations):
                     yield Entry(kernel.name, element, operation)
         elif kernel.has_elements:
             for word in words:
@@ -245,8 +288,11 @@ def source_of(entries: Sequence[Entry]) -> str:
 _BLOCK = """#define BUSBW_BLOCK \\
   BlockBarrier barrier_of_block; \\
   const Block block{blockIdx.x, gridDim.x, threadIdx.x, blockDim.x, &barrier_of_block}"""
-_BOUNDS = f"__launch_bounds__({MOST_THREADS}, 1)"
-"""The second bound, one block a multiprocessor, is not idle: without it ptxas 13 saves registers for a second block, and spills."""
+
+
+def _bounds(threads: int) -> str:
+    """The second bound, one block a multiprocessor, is not idle: without it ptxas 13 saves registers for a second block, and spills."""
+    return f"__launch_bounds__({threads}, 1)"
 
 
 def _assertions() -> Iterator[str]:
@@ -271,8 +317,8 @@ def _function(entry: Entry, kernel: Kernel) -> str:
         (
             f"namespace of_{entry.symbol} {{",
             *aliases,
-            f'extern "C" __global__ void {_BOUNDS} {entry.symbol}({", ".join(declared)}) {{',
-            f"  BUSBW_BLOCK;\n  {kernel.name}({passed});\n}}\n}}",
+            f'extern "C" __global__ void {_bounds(kernel.threads)} {entry.symbol}({", ".join(declared)}) {{',
+            f"  BUSBW_BLOCK;\n  {kernel.function or kernel.name}({passed});\n}}\n}}",
         )
     )
 
@@ -285,7 +331,7 @@ def _divide(entry: Entry) -> str:
     kind = _type(entry)
     value = "float(values[i]) / float(ranks)" if "16" in entry.element else f"values[i] / ({kind})(ranks)"
     return (
-        f'extern "C" __global__ void {_BOUNDS} {entry.symbol}({kind}* values, std::size_t count, std::uint32_t ranks) {{\n'
+        f'extern "C" __global__ void {_bounds(MOST_THREADS)} {entry.symbol}({kind}* values, std::size_t count, std::uint32_t ranks) {{\n'
         "  for (std::size_t i = blockIdx.x * std::size_t(blockDim.x) + threadIdx.x; i < count; i += std::size_t(gridDim.x) * blockDim.x)\n"
         f"    values[i] = ({kind})({value});\n}}"
     )

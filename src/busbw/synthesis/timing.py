@@ -50,10 +50,12 @@ _SLICED, _FEW_SLICES = 4, 8
 """Candidates whose number of slices is looked for; others take at most so many."""
 _WORK_S = 1.0
 """Work up to which a candidate's number of slices is looked for. Counted, not measured, so that the answer does not depend on how busy the machine is."""
-_RUN_S, _WRITTEN_S, _LOWERED_S = 5e-5, 6e-6, 4e-3
+_RUN_S, _WRITTEN_S, _LOWERED_S = 5e-5, 2.5e-6, 4e-3
 """What a simulated message takes, one that folding spares, and a step of a slice to be lowered: measured on forests, hierarchies and trees of 128 GPUs."""
-_FITS = 0.01
-"""How far the third of three simulated times may lie from A + B / slices for the rest to be read off it. A guess."""
+_FITTED = (1, 2, 4)
+"""Numbers of slices from whose times those of more are read; for hierarchies and forests on 128 GPUs within 0.5 % up to 32: measured."""
+_MOST_WAYS = 256
+"""Ranks up to which exchanges, a way for every pair, are simulated: beyond, a way each takes minutes to lower."""
 
 
 def summing_switches(graph: CapacityGraph, cluster: Cluster, switches: str = "nvls") -> list[int]:
@@ -104,7 +106,8 @@ def ranked_on(
     left = 0
     sliced = 0
     for place, candidate in enumerate(found.candidates):
-        if place >= _ALWAYS and candidate.time_s > _HOPELESS * found.candidates[0].time_s:
+        many = candidate.origin == "exchange" and found.ranks > _MOST_WAYS
+        if many or (place >= _ALWAYS and candidate.time_s > _HOPELESS * found.candidates[0].time_s):
             timed.append(footing.from_model(candidate))
             continue
         if simulator.left_s <= 0:
@@ -206,20 +209,25 @@ class _Simulator:
         if not search:
             return self._once(replace(candidate, parts=min(candidate.parts, _FEW_SLICES)))[0]
         times: dict[int, Candidate] = {}
-        slices, work_s = 1, 0.0
-        while slices == 1 or (2 * work_s < _WORK_S and self.left_s > 0):
+        work_s = 0.0
+        for slices in _FITTED:
+            if slices > 1 and (self.size_bytes // slices < LEAST_SLICE or self.left_s <= 0):
+                break
             tried, work_s = self._once(replace(candidate, parts=slices))
             if tried.timed_by != "simulation":
-                if not times:
-                    return tried
                 break
             times[slices] = tried
-            last = [times[n].time_s for n in sorted(times)][-2:]
-            slices *= 2
-            if slices > _MOST_SLICES or self.size_bytes // slices < LEAST_SLICE or last[-1] > last[0]:
-                break
-        best = min(times.values(), key=lambda tried: tried.time_s)
-        return min(best, self._fitted(times) or best, key=lambda tried: tried.time_s)
+        if not times:
+            return tried
+        best = min(times.values(), key=lambda one: one.time_s)
+        more = self._in_more_slices(times)
+        if more is None or more.time_s >= best.time_s:
+            return best
+        if work_s * more.parts / _FITTED[-1] <= _WORK_S and self.left_s > 0:
+            ran, _ = self._once(replace(candidate, parts=more.parts))
+            if ran.timed_by == "simulation":
+                more = ran
+        return min(best, more, key=lambda one: one.time_s)
 
     def _once(self, candidate: Candidate) -> tuple[Candidate, float]:
         """(the candidate, simulated with the slices it has; seconds that this should take on a quiet machine, whatever it took)."""
@@ -236,25 +244,27 @@ class _Simulator:
         work_s = ran.messages_run * (_RUN_S + _WRITTEN_S * ran.folded) + candidate.steps * candidate.parts * _LOWERED_S
         return replace(timed, time_s=self.footing.time_s(timed, ran.time_s)), work_s
 
-    def _fitted(self, times: Mapping[int, Candidate]) -> Candidate | None:
-        """The candidate in more slices than were simulated, where its links' times are A + B / slices; None where they are not."""
-        known = sorted(times)[-3:]
-        if len(known) < 3 or known[-1] * 2 > _MOST_SLICES:
+    def _in_more_slices(self, times: Mapping[int, Candidate]) -> Candidate | None:
+        """The candidate in the best number of slices beyond those that were simulated, its links' time read off A + B / slices + C slices.
+
+        A: the busiest link. B: filling and draining. C: what a slice waits for the one before. Three times give all three.
+        """
+        if set(times) != set(_FITTED):
             return None
-        first, second, third = (times[n].links_s or 0.0 for n in known)
-        slope = (second - third) / (1 / known[1] - 1 / known[2])
-        least = third - slope / known[2]
-        if slope <= 0 or abs(least + slope / known[0] - first) > _FITS * first:
+        one, two, four = (times[slices].links_s or 0.0 for slices in _FITTED)
+        each = max(0.0, ((one - two) / 2 - (two - four)) / 1.5)
+        fill = 2 * (one - two + each)
+        rest = one - fill - each
+        if fill <= 0 or rest <= 0:
             return None
         found = None
-        for slices in (known[-1] * 2, known[-1] * 4, known[-1] * 8, known[-1] * 16):
-            if slices > _MOST_SLICES or self.size_bytes // slices < LEAST_SLICE:
-                break
-            links_s = least + slope / slices
-            one = replace(times[known[-1]], parts=slices, links_s=links_s, timed_by="simulation, fitted")
-            one = replace(one, time_s=self.footing.time_s(one, links_s))
-            if found is None or one.time_s < found.time_s:
-                found = one
+        slices = 2 * _FITTED[-1]
+        while slices <= _MOST_SLICES and self.size_bytes // slices >= LEAST_SLICE:
+            links_s = rest + fill / slices + each * slices
+            read = replace(times[1], parts=slices, links_s=links_s, timed_by="simulation, fitted")
+            read = replace(read, time_s=self.footing.time_s(read, links_s))
+            found = read if found is None or read.time_s < found.time_s else found
+            slices *= 2
         return found
 
 

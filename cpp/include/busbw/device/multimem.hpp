@@ -9,6 +9,13 @@
 
 namespace busbw::device {
 
+namespace detail {
+template <class A, class B>
+inline constexpr bool kIsSame = false;  // NVRTC has neither std::is_same nor the compilers' __is_same
+template <class A>
+inline constexpr bool kIsSame<A, A> = true;
+}  // namespace detail
+
 template <class T>
 class MulticastPtr {
  public:
@@ -19,11 +26,11 @@ class MulticastPtr {
   template <class Op>
   BUSBW_DEVICE Vector<T> load_reduce(std::size_t first, std::size_t i, Op op) const {
     if constexpr (kHasMultimem) {
-      static_assert(__is_same(Op, Sum), "a switch adds; other operations are not bound here");
-      static_assert(__is_same(T, float) || __is_same(T, BFloat16), "a switch adds float and bfloat16 here");
+      static_assert(detail::kIsSame<Op, Sum>, "a switch adds; other operations are not bound here");
+      static_assert(detail::kIsSame<T, float> || detail::kIsSame<T, BFloat16>, "a switch adds float and bfloat16 here");
       const auto* const p = reinterpret_cast<const Vector<T>*>(mapped_ + first) + i;
       std::uint32_t word[4];
-      if constexpr (__is_same(T, float))
+      if constexpr (detail::kIsSame<T, float>)
         multimem_load_sum_f32(p, word);
       else
         multimem_load_sum_bf16(p, word);

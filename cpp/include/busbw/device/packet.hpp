@@ -60,9 +60,10 @@ BUSBW_DEVICE void store_word(std::byte* p, std::uint64_t word, std::size_t bytes
 
 BUSBW_DEVICE std::uint64_t flagged(std::uint32_t data, std::uint32_t flag) { return static_cast<std::uint64_t>(flag) << 32 | data; }
 
-/// Words first .. first + count - 1 of a stretch; count is 1, or a whole line where there are LL128 packets. Packets are waited for.
-BUSBW_DEVICE_CALL WaitResult load_words(const Stretch& from, std::size_t first, std::size_t count, std::uint64_t* words, Deadline deadline,
-                                   std::uint32_t block, std::uint32_t peer) {
+/// Words first .. first + count - 1 of a stretch; count is 1, or a whole line where there are LL128 packets. Packets are waited for. Part of its caller, so
+/// that with a form and a count that the compiler knows the words stay in registers.
+BUSBW_DEVICE WaitResult load_words_here(const Stretch& from, std::size_t first, std::size_t count, std::uint64_t* words, Deadline deadline,
+                                        std::uint32_t block, std::uint32_t peer) {
   if (from.form == Form::plain) {
     for (std::size_t i = 0; i < count; ++i) {
       const std::size_t byte = (first + i) * kWordBytes;
@@ -91,7 +92,12 @@ BUSBW_DEVICE_CALL WaitResult load_words(const Stretch& from, std::size_t first, 
   return kArrived;
 }
 
-BUSBW_DEVICE_CALL void store_words(const Stretch& to, std::size_t first, std::size_t count, const std::uint64_t* words) {
+BUSBW_DEVICE_CALL WaitResult load_words(const Stretch& from, std::size_t first, std::size_t count, std::uint64_t* words, Deadline deadline,
+                                        std::uint32_t block, std::uint32_t peer) {
+  return load_words_here(from, first, count, words, deadline, block, peer);
+}
+
+BUSBW_DEVICE void store_words_here(const Stretch& to, std::size_t first, std::size_t count, const std::uint64_t* words) {
   if (to.form == Form::plain) {
     for (std::size_t i = 0; i < count; ++i) {
       const std::size_t byte = (first + i) * kWordBytes;
@@ -103,6 +109,9 @@ BUSBW_DEVICE_CALL void store_words(const Stretch& to, std::size_t first, std::si
   if (to.form == Form::ll128) return store_line(at, words, to.flag);
   for (std::size_t i = 0; i < count; ++i)
     store_packet(at + 2 * i, flagged(static_cast<std::uint32_t>(words[i]), to.flag), flagged(static_cast<std::uint32_t>(words[i] >> 32), to.flag));
+}
+BUSBW_DEVICE_CALL void store_words(const Stretch& to, std::size_t first, std::size_t count, const std::uint64_t* words) {
+  store_words_here(to, first, count, words);
 }
 
 }  // namespace detail

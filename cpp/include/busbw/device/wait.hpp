@@ -30,7 +30,7 @@ class Deadline {
   /// Call between two looks. kArrived means: look again.
   BUSBW_DEVICE WaitResult poll() {
     spin_pause(looks_);
-    if (++looks_ % kLooksBetweenChecks != 0) return kArrived;
+    if (++looks_ % kLooksBetweenChecks != 0 || looks_ < kLooksBeforeChecks) return kArrived;
     if (SystemAtomic<std::uint32_t>(report_.state).load(kRelaxed) != 0) return kAborted;
     if (wait_ns_ == 0) return kArrived;
     const std::uint64_t now = Clock::now_ns();
@@ -56,6 +56,8 @@ class Deadline {
 
  private:
   static constexpr std::uint32_t kLooksBetweenChecks = 32;
+  /// Reading a clock takes as long as a hand-over between cores: a wait that ends soon reads none.
+  static constexpr std::uint32_t kLooksBeforeChecks = 256;
 
   Report& report_;
   std::uint64_t wait_ns_;

@@ -89,13 +89,15 @@ inline Reduction reduction_of(Dtype dtype, Operation operation) {
 /// Sizes, in bytes, from which another kernel is the faster one; measured on two cores of an Intel Xeon (Sapphire Rapids) with
 /// `python -m benchmarks execute --only X1 X2 X3`. The same on all ranks.
 struct Thresholds {
-  std::size_t window = 1024;              ///< all_reduce on a window: shards in place, not pipes
-  std::size_t attached_reduce = 12 << 10; ///< all_reduce: reads the peers' memory, if that can be done
-  std::size_t attached = 6 << 10;         ///< the others
-  std::size_t parts = 64 << 10;           ///< all_reduce by pipes: each adds up a part
-  std::size_t streamed = 32 << 20;        ///< stores go past the caches
-  std::size_t strip = 64 << 10;           ///< that is read from a peer and added while it is in the second-level cache
-  std::size_t least_strip = 4096;         ///< of a pipe
+  std::size_t window = 512;                   ///< all_reduce on a window: shards in place, not pipes
+  std::size_t attached_reduce = 12 << 10;     ///< all_reduce: reads the peers' memory, if that can be done
+  std::size_t attached_broadcast = 12 << 10;  ///< broadcast
+  std::size_t attached = 6 << 10;             ///< the others
+  std::size_t parts = 64 << 10;               ///< all_reduce by pipes: each adds up a part
+  std::size_t streamed = 32 << 20;            ///< stores go past the caches
+  std::size_t strip = 64 << 10;               ///< that is read from a peer and added while it is in the second-level cache
+  std::size_t turned = 512 << 10;             ///< of what calls move by turns from the front and from the back
+  std::size_t least_strip = 4096;             ///< of a pipe
 };
 
 class CpuRank {
@@ -114,7 +116,7 @@ class CpuRank {
   CpuRank& operator=(const CpuRank&) = delete;
 
   static std::size_t control_bytes(std::uint32_t ranks, std::size_t cell_bytes) {
-    if (cell_bytes == 0 || cell_bytes % 64 != 0) throw std::invalid_argument("cell_bytes must be a multiple of 64");
+    if (cell_bytes == 0 || cell_bytes % device::PipeLayout::kPair != 0) throw std::invalid_argument("cell_bytes must be a multiple of 128");
     return pipe_layout_of(ranks, cell_bytes).end() + device::PipeLayout::kLine;
   }
 
@@ -198,15 +200,15 @@ class CpuRank {
   }
   /// bytes: of one rank's part.
   WaitResult all_gather(const std::byte* in, std::byte* out, std::size_t bytes) {
-    if (attached_ && bytes * comm_.ranks >= limits_.attached) return device::all_gather_attached(pipes_, block(), memory_, in, out, bytes);
+    if (attached_ && bytes * comm_.ranks >= limits_.attached) return device::all_gather_attached(pipes_, block(), memory_, in, out, bytes, turn());
     return device::all_gather_piped(pipes_, block(), in, out, bytes, strips(bytes, bytes * comm_.ranks));
   }
   WaitResult all_to_all(const std::byte* in, std::byte* out, std::size_t bytes) {
-    if (attached_ && bytes * comm_.ranks >= limits_.attached) return device::all_to_all_attached(pipes_, block(), memory_, in, out, bytes);
+    if (attached_ && bytes * comm_.ranks >= limits_.attached) return device::all_to_all_attached(pipes_, block(), memory_, in, out, bytes, turn());
     return device::all_to_all_piped(pipes_, block(), in, out, bytes, strips(bytes, bytes * comm_.ranks));
   }
   WaitResult broadcast(const std::byte* in, std::byte* out, std::size_t bytes, std::uint32_t root) {
-    if (attached_ && bytes >= limits_.attached) return device::broadcast_attached(pipes_, block(), memory_, in, out, bytes, root);
+    if (attached_ && bytes >= limits_.attached_broadcast) return device::broadcast_attached(pipes_, block(), memory_, in, out, bytes, root);
     return device::broadcast_piped(pipes_, block(), in, out, bytes, root, strips(bytes, bytes));
   }
 
@@ -215,7 +217,7 @@ class CpuRank {
  private:
   static device::Layout layout_of(std::uint32_t ranks) { return {ranks, 1, 64}; }
   static device::PipeLayout pipe_layout_of(std::uint32_t ranks, std::size_t cell_bytes) {
-    return {ranks, 1, (layout_of(ranks).bytes() + 127) / 128 * 128, cell_bytes};
+    return {ranks, 1, (layout_of(ranks).bytes() + device::PipeLayout::kPair - 1) / device::PipeLayout::kPair * device::PipeLayout::kPair, cell_bytes};
   }
 
   template <class T>
@@ -242,6 +244,8 @@ class CpuRank {
   device::Strips strips(std::size_t bytes, std::size_t stored) const {
     return {std::max(bytes / 4 / 64 * 64, limits_.least_strip), stored >= limits_.streamed};
   }
+
+  device::Turn turn() { return {limits_.turned, (turns_++ & 1) != 0}; }
 
   template <class T>
   WaitResult all_reduce_of(const T* in, T* out, std::size_t count, AnyOp op) {
@@ -275,7 +279,7 @@ class CpuRank {
   device::BlockBarrier barrier_{1};
   PeerMemory memory_{};
   bool attached_ = false;
-  std::uint64_t token_ = 0, trips_ = 0;
+  std::uint64_t token_ = 0, trips_ = 0, turns_ = 0;
   std::unique_ptr<std::byte[], Freed> scratch_;
   std::vector<device::Window> windows_;
 };

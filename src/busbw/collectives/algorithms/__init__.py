@@ -46,8 +46,10 @@ from busbw.collectives.algorithms.hierarchical import (
     hierarchical_all_gather,
     hierarchical_all_reduce,
     hierarchical_broadcast,
+    hierarchical_gather,
     hierarchical_reduce,
     hierarchical_reduce_scatter,
+    hierarchical_scatter,
 )
 from busbw.collectives.algorithms.in_network import (
     multicast_broadcast,
@@ -108,7 +110,7 @@ __all__ = [
     "census_all_reduce", "chain_broadcast", "chain_reduce", "circulant_all_reduce", "circulant_broadcast", "circulant_reduce", "direct_all_gather", "direct_all_to_all", "direct_all_to_all_v", "direct_broadcast", "direct_gather",
     "direct_moe_combine", "direct_moe_dispatch", "direct_reduce", "direct_reduce_scatter", "direct_scatter", "dissemination_barrier",
     "double_binary_tree_all_reduce", "fast_all_to_all_v", "hierarchical_all_gather", "hierarchical_all_reduce", "hierarchical_broadcast",
-    "hierarchical_reduce", "hierarchical_reduce_scatter", "knomial_all_reduce", "knomial_broadcast", "knomial_reduce", "multi_ring_all_gather",
+    "hierarchical_gather", "hierarchical_reduce", "hierarchical_reduce_scatter", "hierarchical_scatter", "knomial_all_reduce", "knomial_broadcast", "knomial_reduce", "multi_ring_all_gather",
     "multi_ring_all_reduce", "multi_ring_reduce_scatter", "multicast_broadcast", "nvls_all_gather", "nvls_all_reduce", "nvls_reduce_scatter",
     "one_shot_all_reduce", "pairwise_all_to_all", "pairwise_all_to_all_v", "pairwise_exchange_all_to_all", "pat_all_gather", "pat_reduce_scatter",
     "rabenseifner_all_reduce", "radix_all_to_all", "recursive_doubling_all_gather", "recursive_doubling_all_reduce", "recursive_halving_reduce_scatter",
@@ -201,6 +203,8 @@ LIBRARY: dict[str, Callable[[], Schedule]] = {
     "hierarchical_reduce_scatter": lambda: hierarchical_reduce_scatter(pat_all_gather(), direct_all_gather()),
     "hierarchical_broadcast": lambda: hierarchical_broadcast(knomial_broadcast(), direct_broadcast()),
     "hierarchical_reduce": lambda: hierarchical_reduce(knomial_broadcast(), direct_broadcast()),
+    "hierarchical_scatter": lambda: hierarchical_scatter(direct_scatter(), direct_scatter()),
+    "hierarchical_gather": lambda: hierarchical_gather(direct_scatter(), direct_scatter()),
     "dissemination_barrier": dissemination_barrier,
     "ring_send_recv": ring_send_recv,
 }

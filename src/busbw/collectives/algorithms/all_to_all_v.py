@@ -25,6 +25,7 @@ from busbw.collectives.builder import (
     build,
     copy,
     fixed_size,
+    open_table,
     parallel,
     scratch,
     steps,
@@ -32,19 +33,13 @@ from busbw.collectives.builder import (
     together,
     transfer,
 )
+from busbw.collectives.counts import checked_counts
 from busbw.collectives.expressions import IntArray
 from busbw.collectives.schedule import Schedule
 
 __all__ = [
     "birkhoff", "direct_all_to_all_v", "fast_all_to_all_v", "pairwise_all_to_all_v", "two_level_all_to_all_v",
 ]  # fmt: skip
-
-
-def _checked(counts: Any) -> IntArray:
-    table = np.array(counts, np.int64)
-    if table.ndim != 2 or table.shape[0] != table.shape[1] or not len(table) or (table < 0).any():
-        raise ValueError("counts must be a square table without negative entries: row s is what rank s sends")
-    return table
 
 
 def _before(counts: IntArray) -> IntArray:
@@ -58,27 +53,32 @@ def _buffers(counts: IntArray) -> tuple[Chunks, Chunks]:
     return blocks(int(max(counts.sum(0).max(), counts.sum(1).max(), 1)))
 
 
-def direct_all_to_all_v(counts: Any) -> Schedule:
-    """All messages at once.
+def direct_all_to_all_v(counts: Any = None) -> Schedule:
+    """All messages at once. Without counts it is for any number of ranks, and bind(counts=...) gives them.
 
     >>> from busbw.collectives.provenance import violations
-    >>> violations(direct_all_to_all_v([[0, 3], [1, 2]]).bind())
-    []
+    >>> violations(direct_all_to_all_v([[0, 3], [1, 2]]).bind()), violations(direct_all_to_all_v().bind(counts=[[0, 3], [1, 2]]))
+    ([], [])
     """
-    return _to_each(_checked(counts), "direct_all_to_all_v", at_once=True)
+    return _to_each(None if counts is None else checked_counts(counts), "direct_all_to_all_v", at_once=True)
 
 
-def pairwise_all_to_all_v(counts: Any) -> Schedule:
-    """One message a rank and step."""
-    return _to_each(_checked(counts), "pairwise_all_to_all_v", at_once=False)
+def pairwise_all_to_all_v(counts: Any = None) -> Schedule:
+    """One message a rank and step. Without counts it is for any number of ranks, and bind(counts=...) gives them."""
+    return _to_each(None if counts is None else checked_counts(counts), "pairwise_all_to_all_v", at_once=False)
 
 
-def _to_each(counts: IntArray, name: str, *, at_once: bool) -> Schedule:
+def _to_each(counts: IntArray | None, name: str, *, at_once: bool) -> Schedule:
     def exchange(r: Axis) -> None:
-        inputs, outputs = _buffers(counts)
-        fixed_size(r, len(counts))
-        many = table_of("many", counts)
-        begins, lands = table_of("begins", _before(counts)), table_of("lands", _before(counts.T))
+        if counts is None:
+            many, longest = open_table("counts", "counts"), open_table("longest", "longest")
+            begins, lands = open_table("begins", "row_starts"), open_table("lands", "column_starts")
+            inputs, outputs = blocks(longest(0))
+        else:
+            inputs, outputs = _buffers(counts)
+            fixed_size(r, len(counts))
+            many = table_of("many", counts)
+            begins, lands = table_of("begins", _before(counts)), table_of("lands", _before(counts.T))
         copy(inputs[begins(r, r), many(r, r)], outputs[lands(r, r), many(r, r)])
         for t in (parallel if at_once else steps)(r.size - 1, "t"):
             to = r + t + 1
@@ -91,7 +91,7 @@ def _to_each(counts: IntArray, name: str, *, at_once: bool) -> Schedule:
 
 def two_level_all_to_all_v(counts: Any, gpus: int) -> Schedule:
     """Inside the node to the rank on the destination's rail, then along rails."""
-    table = _checked(counts)
+    table = checked_counts(counts)
     nodes = _nodes(table, gpus)
     four = table.reshape(nodes, gpus, nodes, gpus)  # from (n, g) to (m, j)
     held = four.transpose(0, 3, 2, 1).reshape(nodes * gpus, nodes * gpus)  # on (n, j): for node m, from local rank g
@@ -140,7 +140,7 @@ def birkhoff(matrix: Any) -> list[tuple[int, IntArray]]:
     from scipy.sparse import csr_matrix  # noqa: PLC0415 - a third of a second that no other schedule needs
     from scipy.sparse.csgraph import maximum_bipartite_matching  # noqa: PLC0415
 
-    left = _checked(matrix).copy()
+    left = checked_counts(matrix).copy()
     total = int(max(left.sum(0).max(), left.sum(1).max()))
     rows, columns = total - left.sum(1), total - left.sum(0)
     for i in range(len(left)):  # filled up until all rows and columns have the same sum
@@ -230,7 +230,7 @@ def fast_all_to_all_v(counts: Any, gpus: int) -> Schedule:
 
     Raises ValueError if the ranks can't be dealt out to such nodes.
     """
-    table = _checked(counts)
+    table = checked_counts(counts)
     pieces, rounds = _fast_pieces(table, gpus)
     begins, lands = _before(table), _before(table.T)
     held = np.zeros(len(table), np.int64)  # scratch taken so far on each rank

@@ -3,6 +3,8 @@
 all_reduce: reduce_scatter inside, all_reduce between equal local ranks (each its own rail), all_gather inside. With P nodes of L ranks, direct inside and rings between:
 T = 2 n (L - 1)/L beta_in + 2 (n/L)(P - 1)/P beta_out + latencies of the three. all_gather: between, then inside; reduce_scatter: its reverse.
 broadcast: between, on the root's rail, then inside; reduce: its reverse.
+scatter: inside the root's node, each GPU getting the blocks of its rail, then between on all rails at once: T = n (L - 1)/L beta_in + (n/L)(P - 1)/P beta_out, where a
+direct scatter sends all over one NIC. gather: its reverse.
 Combinators nest: the inner or outer schedule may be hierarchical itself. `passes.pipelined` overlaps the stages.
 
 Source: Cho et al., "BlueConnect", MLSys 2019, for the decomposition; the usual derivation for the time.
@@ -16,7 +18,8 @@ from busbw.collectives.passes import reverse
 from busbw.collectives.schedule import Schedule
 
 __all__ = [
-    "hierarchical_all_gather", "hierarchical_all_reduce", "hierarchical_broadcast", "hierarchical_reduce", "hierarchical_reduce_scatter",
+    "hierarchical_all_gather", "hierarchical_all_reduce", "hierarchical_broadcast", "hierarchical_gather", "hierarchical_reduce", "hierarchical_reduce_scatter",
+    "hierarchical_scatter",
 ]  # fmt: skip
 
 
@@ -132,6 +135,37 @@ def hierarchical_broadcast(between: Schedule, inside_node: Schedule) -> Schedule
 def hierarchical_reduce(between: Schedule, inside_node: Schedule) -> Schedule:
     """Reduce: the reverse of the broadcast made of these two broadcasts."""
     return reverse(hierarchical_broadcast(between, inside_node))
+
+
+def hierarchical_scatter(between: Schedule, inside_node: Schedule) -> Schedule:
+    """Scatter: `inside_node` in the root's node, then `between` over the nodes on every rail."""
+    _kinds(("between", between, "scatter"), ("inside_node", inside_node, "scatter"))
+    outside, inside = _axes(between, inside_node)
+    if len(outside) != 1:
+        raise ValueError(f"{between.name} runs over {', '.join(between.axes)}; nodes are one axis here")
+
+    def two_levels(*axes: Axis) -> None:
+        node, local = axes[0], axes[1:]
+        own, gpus = _flat(inside)
+        root = parameter("root", 0)
+        data = chunks(node.size * gpus)  # chunk of (node n, gpu g): n gpus + g
+        with when(eq(node, root // gpus)):
+            apply(
+                inside_node,
+                _over(inside_node, local),
+                lambda c: data[c, node.size, gpus],
+                params={"root": root % gpus},
+            )
+        apply(between, node, lambda c: data[c * gpus + own], params={"root": root // gpus})
+
+    return build(
+        "scatter", f"hierarchical_scatter({between.name}, {inside_node.name})", (*outside, *inside), two_levels
+    )
+
+
+def hierarchical_gather(between: Schedule, inside_node: Schedule) -> Schedule:
+    """Gather: the reverse of the scatter made of these two scatters."""
+    return reverse(hierarchical_scatter(between, inside_node))
 
 
 def _kinds(*wanted: tuple[str, Schedule, str]) -> None:

@@ -20,6 +20,7 @@ from busbw.collectives.plan import (
     Op,
     Order,
     Plan,
+    Promise,
     Protocol,
     RankBuilder,
     RankPlan,
@@ -27,7 +28,6 @@ from busbw.collectives.plan import (
     Span,
     held_plan,
 )
-from busbw.errors import InputError
 
 __all__ = ["FORMAT", "SCHEMA", "looks_like_busbw_json", "read_busbw_json", "write_busbw_json"]
 
@@ -61,12 +61,13 @@ def looks_like_busbw_json(value: Any) -> bool:
 
 
 def write_busbw_json(plan: Plan) -> str:
-    """The file; reading it gives the same plan. Raises InputError for a plan that carries its own promise, which is a function."""
-    if plan.promise is not None:
-        raise InputError(
-            f"plan {plan.name!r} promises what a function says, which no file can hold. Name its collective"
-        )
+    """The file; reading it gives the same plan. What a custom collective promises is written out, a row a rank."""
     top = {"format": FORMAT, "schema": SCHEMA} | plan.header() | {"protocol": plan.protocol.name.lower()}
+    if (promise := plan.promise) is not None:
+        top["promise"] = {
+            side: [content(rank).tolist() for rank in range(plan.ranks)]
+            for side, content in (("before", promise.before), ("after", promise.after))
+        }
     body = json.dumps(top, indent=1)[:-2]
     ranks = ",\n".join(" " + json.dumps(_rank(rank)) for rank in plan)
     return f'{body},\n "rank_plans": [\n{ranks}\n ]\n}}\n'
@@ -200,6 +201,7 @@ def read_busbw_json(data: bytes | str, path: str) -> Plan:
         "root": top.number("root", 0, ranks - 1, 0),
         "protocol": _PROTOCOLS[top.text("protocol", tuple(_PROTOCOLS), "simple")],
         "counts": counts,
+        "promise": _promise(top, given) if top.value.get("promise") is not None else None,
         "min_bytes": least,
         "max_bytes": most,
         "threads_per_block": threads,
@@ -209,6 +211,25 @@ def read_busbw_json(data: bytes | str, path: str) -> Plan:
     if not header["in_place"] and not header["out_of_place"]:
         raise top.wrong("is for use neither in place nor out of place")
     return held_plan([_read_rank(one, place, ranks) for place, one in enumerate(given)], **header)
+
+
+def _promise(top: Fields, ranks: Sequence[Fields]) -> Promise:
+    """What a custom collective promises: contents of input chunks before, and of output chunks after; -1 for none, and for anything."""
+    fields = top.object("promise")
+    sides = []
+    for side, buffer in (("before", "input_chunks"), ("after", "output_chunks")):
+        rows = fields.items(side)
+        if len(rows) != len(ranks):
+            raise fields.wrong(f"has {len(rows)} rows of {side} for {len(ranks)} ranks")
+        held = []
+        for row, rank in zip(rows, ranks, strict=True):
+            values = Fields({side: row}, fields.path, fields.at).numbers(side, -1, _MOST)
+            if len(values) > rank.number(buffer, 0, _MOST):
+                raise fields.wrong(f"says of more chunks of {side} than {rank.at} has {buffer}")
+            held.append(np.array(values, np.int64))
+        sides.append(held)
+    before, after = sides
+    return Promise(before.__getitem__, after.__getitem__)
 
 
 def _read_rank(fields: Fields, place: int, ranks: int) -> RankPlan:

@@ -171,7 +171,8 @@ BUSBW_DEVICE void store_line(std::uint64_t* p, const std::uint64_t* words, std::
   detail::store(reinterpret_cast<unsigned long long*>(p + 15), static_cast<unsigned long long>(flag), Order::release);
 }
 BUSBW_DEVICE bool load_line(std::uint64_t* p, std::uint64_t* words, std::uint64_t flag) {
-  if (detail::load(reinterpret_cast<const unsigned long long*>(p + 15), Order::acquire) != flag) return false;
+  if (detail::load(reinterpret_cast<const unsigned long long*>(p + 15), Order::relaxed) != flag) return false;  // a poll drops no cache lines
+  detail::load(reinterpret_cast<const unsigned long long*>(p + 15), Order::acquire);
   for (int i = 0; i < 14; i += 2) load_packet(p + i, words[i], words[i + 1]);
   words[14] = detail::load(reinterpret_cast<const unsigned long long*>(p + 14), Order::relaxed);
   return true;

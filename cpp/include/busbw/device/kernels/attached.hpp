@@ -10,6 +10,13 @@
 
 namespace busbw::device {
 
+/// Which end of the memory comes first. Calls that turn round each time find in the cache what the one before it left there, and a caller's
+/// last stores; one that always goes forward over more than a cache holds finds nothing.
+struct Turn {
+  std::size_t strip_bytes;  ///< of a piece that goes forward in itself
+  bool backwards;
+};
+
 namespace detail {
 
 /// Where a rank's input and output lie, in its own address space.
@@ -113,21 +120,45 @@ BUSBW_DEVICE WaitResult reduce_scatter_attached(const Pipes& pipes, const Block&
 
 namespace detail {
 
+/// Calls move(first, count) for each strip of `count` elements, from the last to the first if `backwards`; stops when it returns other than kArrived.
+template <class Move>
+BUSBW_DEVICE WaitResult by_strips(std::size_t count, std::size_t strip, bool backwards, Move move) {
+  const std::size_t strips = (count + strip - 1) / strip;
+  for (std::size_t k = 0; k < strips; ++k) {
+    const std::size_t first = (backwards ? strips - 1 - k : k) * strip;
+    if (const WaitResult stop = move(first, strip < count - first ? strip : count - first); stop != kArrived) return stop;
+  }
+  return kArrived;
+}
+
 /// Part r of out is what rank r has at `first` of its in: all_gather and all_to_all.
 template <class Reach, class T>
 BUSBW_DEVICE WaitResult gather_reached(const Pipes& pipes, const Block& block, const Reach& reach, const T* in, T* out, std::size_t first,
-                                       std::size_t count) {
+                                       std::size_t count, Turn how) {
   const Comm& comm = pipes.comm;
   WaitResult stop = kArrived;
   for (std::uint32_t i = 1; i < comm.ranks; ++i)
     if ((stop = tell(pipes, block, peer_after(comm, i), in, out)) != kArrived) return stop;
-  if (T* const own = out + comm.rank * count; own != in + first) copy(block, own, in + first, count);
+  const std::size_t strip = how.strip_bytes / sizeof(T);
+  const auto keep_own = [&] {
+    T* const own = out + comm.rank * count;
+    if (own == in + first) return;
+    by_strips(count, strip, how.backwards, [&](std::size_t at, std::size_t size) {
+      copy(block, own + at, in + first + at, size);
+      return kArrived;
+    });
+  };
+  if (!how.backwards) keep_own();
   for (std::uint32_t i = 1; i < comm.ranks; ++i) {
-    const std::uint32_t peer = peer_after(comm, i);
+    const std::uint32_t peer = peer_after(comm, how.backwards ? comm.ranks - i : i);
     Addresses its;
     if ((stop = hear(pipes, block, peer, its)) != kArrived) return stop;
-    if ((stop = get(pipes, block, reach, out + peer * count, peer, its.in, first, count)) != kArrived) return stop;
+    stop = by_strips(count, strip, how.backwards, [&](std::size_t at, std::size_t size) {
+      return get(pipes, block, reach, out + peer * count + at, peer, its.in, first + at, size);
+    });
+    if (stop != kArrived) return stop;
   }
+  if (how.backwards) keep_own();
   return meet(pipes, block);
 }
 
@@ -135,14 +166,16 @@ BUSBW_DEVICE WaitResult gather_reached(const Pipes& pipes, const Block& block, c
 
 /// out[r count + i] = in[i] of rank r, i < count; in may be this rank's part of out.
 template <class Reach, class T>
-BUSBW_DEVICE WaitResult all_gather_attached(const Pipes& pipes, const Block& block, const Reach& reach, const T* in, T* out, std::size_t count) {
-  return detail::gather_reached(pipes, block, reach, in, out, 0, count);
+BUSBW_DEVICE WaitResult all_gather_attached(const Pipes& pipes, const Block& block, const Reach& reach, const T* in, T* out, std::size_t count,
+                                            Turn how) {
+  return detail::gather_reached(pipes, block, reach, in, out, 0, count, how);
 }
 
 /// out[s count + i] = in[r count + i] of rank s, on rank r, i < count. in and out must not overlap.
 template <class Reach, class T>
-BUSBW_DEVICE WaitResult all_to_all_attached(const Pipes& pipes, const Block& block, const Reach& reach, const T* in, T* out, std::size_t count) {
-  return detail::gather_reached(pipes, block, reach, in, out, pipes.comm.rank * count, count);
+BUSBW_DEVICE WaitResult all_to_all_attached(const Pipes& pipes, const Block& block, const Reach& reach, const T* in, T* out, std::size_t count,
+                                            Turn how) {
+  return detail::gather_reached(pipes, block, reach, in, out, pipes.comm.rank * count, count, how);
 }
 
 /// out[i] = in[i] of the root, i < count. Of two ranks each moves a half: the root puts what its peer does not get.

@@ -13,21 +13,23 @@ namespace busbw::device {
 /// How the pipes of a rank are laid out in its control window, after what Layout has. The same on all ranks.
 struct PipeLayout {
   std::uint32_t ranks, blocks;
-  std::size_t first;       ///< where they begin; a multiple of 64
-  std::size_t cell_bytes;  ///< the most that one message carries; a multiple of 64
+  std::size_t first;       ///< where they begin; a multiple of 128
+  std::size_t cell_bytes;  ///< the most that one message carries; a multiple of 128
 
   static constexpr std::size_t kLine = 64;
+  static constexpr std::size_t kPair = 128;        ///< lines that some CPUs fetch together, so what two ranks write lies in two of them
   static constexpr std::size_t kInline = 48;       ///< bytes that lie beside the flag, aligned for vectors
   static constexpr std::uint64_t kCells = 16;      ///< of a ring
   static constexpr std::uint64_t kCredit = 4;      ///< messages between two reports of a receiver
 
-  /// What a rank keeps of its pipes to and from `peer`: a line that the peer writes, a line of its own, the cells that the peer fills.
+  /// What a rank keeps of its pipes to and from `peer`: a pair of lines that the peer writes, a pair of its own, the cells that the peer fills.
   BUSBW_DEVICE constexpr std::size_t of(std::uint32_t block, std::uint32_t peer) const {
-    return first + (static_cast<std::size_t>(block) * ranks + peer) * (2 * kLine + kCells * (kLine + cell_bytes));
+    return first + (static_cast<std::size_t>(block) * ranks + peer) * (2 * kPair + kCells * (kPair + cell_bytes));
   }
-  BUSBW_DEVICE constexpr std::size_t counts(std::uint32_t block, std::uint32_t peer) const { return of(block, peer) + kLine; }
+  BUSBW_DEVICE constexpr std::size_t counts(std::uint32_t block, std::uint32_t peer) const { return of(block, peer) + kPair; }
+  /// The flag's line, the second of a pair whose first is left free: who polls it must not fetch the content before it is written.
   BUSBW_DEVICE constexpr std::size_t cell(std::uint32_t block, std::uint32_t peer, std::uint64_t number) const {
-    return of(block, peer) + 2 * kLine + number % kCells * (kLine + cell_bytes);
+    return of(block, peer) + 2 * kPair + number % kCells * (kPair + cell_bytes) + kLine;
   }
   BUSBW_DEVICE constexpr std::size_t end() const { return of(blocks, 0); }
 };
