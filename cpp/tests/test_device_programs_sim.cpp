@@ -105,6 +105,13 @@ std::vector<Two> two_rank_plans() {
                  sum});
   out.push_back({"reduce at the peer",
                  {joined({leave, {row(Op::kReduce, plan::kLocal, I, 0, O, 0, 2, PlanOrder::kRelaxed, 1), row(Op::kOperand, 2, I, 0, N, -1, 2)}, leave})}, sum});
+  out.push_back({"a sum stored twice",
+                 {joined({leave,
+                          {row(Op::kReduce, plan::kLocal, I, 0, S, 0, 2, PlanOrder::kRelaxed, 2), row(Op::kOperand, 2, I, 0, N, -1, 2), row(Op::kOperand, plan::kLocal, N, -1, O, 0, 2)},
+                          leave})},
+                 sum});
+  out.push_back({"more sources than a pass takes", {{row(Op::kReduce, plan::kLocal, I, 0, O, 0, 2, PlanOrder::kRelaxed, 20)}}, kept});
+  for (int i = 0; i < 20; ++i) out.back().blocks[0].push_back(row(Op::kOperand, plan::kLocal, S, 0, N, -1, 2));  // zeros
   out.push_back({"flags",
                  {{row(Op::kCopy, plan::kLocal, I, 0, S, 0), control(Op::kFlagSet, plan::kLocal, R), row(Op::kCopy, plan::kLocal, I, 1, S, 1), control(Op::kFlagSet, plan::kLocal, R)},
                   {control(Op::kFlagWait, 0, A, 1), row(Op::kCopy, plan::kLocal, S, 0, O, 0), control(Op::kFlagWait, 0, A, 2), row(Op::kCopy, plan::kLocal, S, 1, O, 1)}},
@@ -127,6 +134,11 @@ std::vector<Two> two_rank_plans() {
                  kChunkBytes, 0, true});
   out.push_back({"port", {joined({handshake(R, A, 3), {row(Op::kPut, 3, I, 0, O, 0), row(Op::kPut, 3, I, 1, O, 1)}, handshake(R, A, 3), {control(Op::kFlush, 3)}})}, swapped});
   out.push_back({"port, left to the proxy", {joined({handshake(R, A, 3), {row(Op::kPut, 3, I, 0, O, 0), row(Op::kPutSignal, 3, I, 1, O, 1), control(Op::kWait, 3, A)}})}, swapped});
+  // The first rank's block ends while its orders are under way: the proxy must stay until it has carried them out.
+  out.push_back({"port, and gone",
+                 {{control(Op::kWait, 2, A), row(Op::kCopy, plan::kLocal, I, 0, O, 0, 2), row(Op::kPut, 3, I, 0, O, 0), row(Op::kPutSignal, 3, I, 1, O, 1)}},
+                 [](std::uint32_t call, std::uint32_t, std::size_t i) { return value(call, 0, i); }});
+  out.back().others = {{control(Op::kSignal, 2, R), control(Op::kWait, 3, A)}};
   out.push_back({"port, flushed",
                  {joined({handshake(R, A, 3),
                           {row(Op::kCopy, plan::kLocal, I, 0, S, 0), row(Op::kPutSignalFlush, 3, S, 0, O, 0), row(Op::kCopy, plan::kLocal, I, 1, S, 0),
@@ -137,11 +149,11 @@ std::vector<Two> two_rank_plans() {
                    row(Op::kCopy, plan::kLocal, I, 1, O, 1), control(Op::kFlush, 3)}},
                  [](std::uint32_t call, std::uint32_t rank, std::size_t i) { return i < kChunkBytes / 4 ? swapped(call, rank, i) : kept(call, rank, i); }, true, Protocol::kSimple,
                  kChunkBytes, 0, true});
-  out.push_back({"switch",
-                 {joined({leave, {row(Op::kMulticast, 4, I, 0, O, 0, 2)}, leave})},
-                 nullptr});
-  out.back().blocks[0] = joined({leave, {row(Op::kGroupReduce, 4, I, 0, O, 0), row(Op::kGroupReduce, 4, I, 1, O, 1)}, leave});
-  out.back().expected = sum;
+  out.push_back({"switch", {joined({leave, {row(Op::kGroupReduce, 4, I, 0, O, 0), row(Op::kGroupReduce, 4, I, 1, O, 1)}, leave})}, sum});
+  out.push_back({"switch, each for all", {joined({leave, {row(Op::kGroupReduceMulticast, 4, I, 0, O, 0)}, leave})}, sum});
+  out.back().others = {joined({leave, {row(Op::kGroupReduceMulticast, 4, I, 1, O, 1)}, leave})};
+  out.push_back({"multicast", {joined({leave, {row(Op::kMulticast, 4, I, 0, O, 0, 2)}, leave})}, [](std::uint32_t call, std::uint32_t, std::size_t i) { return value(call, 0, i); }});
+  out.back().others = {joined({leave, leave})};
   return out;
 }
 

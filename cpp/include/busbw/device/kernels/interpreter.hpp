@@ -70,8 +70,7 @@ class Interpreter {
     first_run_ = weak_load(&own_line()[0]);
     WaitResult result = kArrived;
     for (turn_ = 0; turn_ < p_.runs && result == kArrived; ++turn_) result = run_once();
-    block_.sync();
-    if (block_.thread == 0) {
+    if (block_.thread == 0) {  // a run ends in a meeting: all have read it
       weak_store(&own_line()[0], first_run_ + p_.runs);
       SystemAtomic<std::uint64_t>(p_.word(p_.rank, p_.proxy_at)).fetch_add(1, kRelease);  // all that it posted lies in rings
     }
