@@ -417,7 +417,7 @@ class CudaCommunicator:
         self._windows: list[CudaWindow] = []
         self._arrays: list[weakref.finalize[..., DeviceArray]] = []
         undo.callback(self._free_arrays)
-        self._failed = False
+        self._failed = self._closed = False
 
     def _comm_on(self, control: Mapped, slot_bytes: int) -> bytes:
         """The struct that kernels take, on a control window."""
@@ -441,8 +441,13 @@ class CudaCommunicator:
 
     def close(self) -> None:
         """Gives back windows, arrays, stream and context; safe to call twice."""
+        if self._closed:
+            return
+        self._closed = True
         self.driver.set_current(self._functions.context)
-        self._undo.close()
+        with ExitStack() as undo:
+            undo.callback(self._undo.close)
+            self.driver.synchronize(self.stream)  # what is enqueued must not meet memory that is gone
 
     def shared(self, size_bytes: int) -> CudaWindow:
         """Memory of at least size_bytes that all ranks map, zeros. All ranks call, with the same size, in the same order."""
@@ -753,8 +758,12 @@ class _Call:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is None and self._given_stream is None:
-            self._comm.driver.synchronize(self._stream)
+        if self._given_stream is not None:
+            return
+        self._comm.driver.synchronize(
+            self._stream
+        )  # after an error too: copies may be under way from arrays that the caller will free
+        if kind is None:
             self._comm.check()
 
     def taken(self, given: Any) -> _Given:
