@@ -121,7 +121,10 @@ def _failure(include: Path, name: str, program: Path, seeds: int, compiler: str)
     """The first line that a test says when it fails; empty if it passes."""
     tests = _REPOSITORY / "cpp" / "tests"
     build = [compiler, "-std=c++20", "-O1", f"-I{include}", f"-I{tests}", str(tests / name), "-o", str(program)]
-    subprocess.run(build, check=True, capture_output=True, text=True, timeout=600)
+    built = subprocess.run(build, check=False, capture_output=True, text=True, timeout=600)
+    if built.returncode:
+        wrong = [line for line in built.stderr.splitlines() if "error" in line]
+        raise RuntimeError(f"a weakening does not compile: {wrong[0] if wrong else built.stderr}")
     try:
         ran = subprocess.run([str(program), str(seeds)], check=False, capture_output=True, text=True, timeout=600)
     except subprocess.TimeoutExpired:

@@ -6,6 +6,8 @@
 
 #include "busbw/device/kernels/all_gather.hpp"
 #include "busbw/device/kernels/all_reduce.hpp"
+#include "busbw/device/kernels/packets.hpp"
+#include "busbw/device/kernels/ring.hpp"
 #include "check.hpp"
 
 using namespace busbw::device;
@@ -14,7 +16,7 @@ namespace {
 
 struct Machine {
   Machine(std::uint32_t ranks_, std::uint32_t threads_, std::size_t count_) : ranks(ranks_), threads(threads_), count(count_) {
-    layout = {ranks, 1, (count * 4 / 64 + 1) * 64};
+    layout = {ranks, 1, (count * 8 / 64 + 2) * 64};  // packets take twice the bytes
     const std::size_t lines = (layout.bytes() + (ranks + 1) * (count * 4 + 64)) / 64 + 1;
     heaps.assign(ranks, std::vector<Line>(lines));
     for (std::uint32_t rank = 0; rank < ranks; ++rank) {
@@ -85,6 +87,14 @@ int main() {
   check("one_shot", [](Machine& m, const Comm& comm, const Block& block) {
     return all_reduce_one_shot(comm, block, static_cast<const float*>(m.input(comm.rank)), m.output(comm.rank), m.count, Sum{});
   }, false);
+  check("ring", [](Machine& m, const Comm& comm, const Block& block) {
+    const Window& window = m.windows[comm.rank];
+    return all_reduce_ring(comm, block, SymPtr<const float>(window, 0), SymPtr<float>(window, m.output_offset()), m.count, Sum{});
+  }, false);
+  for (const Form form : {Form::ll, Form::ll128})
+    check("packets", [form](Machine& m, const Comm& comm, const Block& block) {
+      return all_reduce_packets(comm, block, form, static_cast<const float*>(m.input(comm.rank)), m.output(comm.rank), m.count, Sum{});
+    }, false);
   check("two_shot", [](Machine& m, const Comm& comm, const Block& block) {
     const Window& window = m.windows[comm.rank];
     return all_reduce_two_shot(comm, block, SymPtr<const float>(window, 0), SymPtr<float>(window, m.output_offset()), m.count, Sum{});

@@ -102,6 +102,41 @@ void an_injector_spaces_messages() {
   CHECK_EQUAL(time_of(p), 6'000);
 }
 
+/// A message's overhead comes before its bytes: 700 + 10,000 + 500 ps a round.
+void an_overhead_delays_each_message() {
+  Program p = ring(2, rounds(2, 10), 500);
+  p.channels.overhead_ps = {700, 700};
+  CHECK_EQUAL(time_of(p), 2 * 11'200);
+}
+
+/// Nobody is told of two puts; the message behind them comes when both have left, a latency later.
+void what_follows_puts_tells_of_them() {
+  const std::vector<Instruction> code = {{Op::kPut, 0, 1, 0, 10}, {Op::kPut, 0, 1, 0, 10}, {Op::kSend, 0, 1, 0, 0}, {Op::kReceive, 0, 1, 0, 0}, {Op::kStop, 0, 0, 0, 0}};
+  CHECK_EQUAL(time_of(ring(2, code, 500)), 20'500);
+}
+
+/// One slot: taken until it is freed 200 ps after the message has come, and known to be free 300 ps later: 10,000 + 500 + 200 + 300 ps a round.
+void a_slot_comes_back_when_it_is_freed_and_its_credit_has_come() {
+  const auto code = [](std::int64_t times) {
+    return std::vector<Instruction>{{Op::kLoop, 0, 0, 0, times}, {Op::kSend, 0, 1, 0, 10}, {Op::kTake, 0, 1, 0, 0}, {Op::kDelay, 0, 0, 0, 200},
+                                    {Op::kFree, 0, 1, 0, 0},     {Op::kEnd, 0, 0, 0, 0},   {Op::kStop, 0, 0, 0, 0}};
+  };
+  for (const std::int64_t times : {3, 1000})
+    for (const bool fast_forward : {false, true}) {
+      Program p = ring(2, code(times), 500);
+      p.channels.slots = {1, 1};
+      p.channels.credit_ps = {300, 300};
+      CHECK_EQUAL(time_of(p, fast_forward), (times - 1) * 11'000 + 10'700);
+    }
+}
+
+/// Channel c has port c: the offsets may be left out.
+void offsets_of_ports_may_be_left_out() {
+  Program p = ring(3, rounds(3, 10), 500);
+  p.channels.ports.clear();
+  CHECK_EQUAL(time_of(p), 3 * 10'500);
+}
+
 /// Half speed doubles computing, not delays.
 void a_slow_stream_computes_longer() {
   Program p = ring(2, {{Op::kCompute, 0, 0, 0, 100}, {Op::kDelay, 0, 0, 0, 30}, {Op::kStop, 0, 0, 0, 0}}, 0);
@@ -196,6 +231,10 @@ int main() {
   an_interrupted_message_goes_on();
   a_message_changes_its_way();
   an_injector_spaces_messages();
+  an_overhead_delays_each_message();
+  what_follows_puts_tells_of_them();
+  a_slot_comes_back_when_it_is_freed_and_its_credit_has_come();
+  offsets_of_ports_may_be_left_out();
   a_slow_stream_computes_longer();
   loops_nest();
   a_multicast_arrives_at_every_port();

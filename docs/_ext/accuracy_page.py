@@ -9,10 +9,12 @@ from typing import Any
 from benchmarks.accuracy_page import SIZES, load_record
 
 __all__ = [
+    "accuracy_cross_check",
     "accuracy_faults",
     "accuracy_overall",
     "accuracy_platforms",
     "accuracy_rows",
+    "accuracy_simulated",
     "accuracy_sources",
     "predicted_curve",
 ]
@@ -97,6 +99,40 @@ def accuracy_faults() -> str:
         f"{sum(kind == 'socket-fallback' for kind in found['over_tcp'].values())} of {len(found['over_tcp'])} are named so first: "
         f"{', '.join(f'`{name}`' for name in found['over_tcp'])}.\n\n" + "\n".join(lines)
     )
+
+
+def accuracy_simulated() -> str:
+    """The simulator beside the closed form on the same rows, overall and a row a platform."""
+    found = load_record()["simulated"]
+    ours, closed = found["simulated"], found["closed"]
+    lines = [
+        f"{found['rows']} rows were simulated, {found['refused']} could not be. Median over tables: simulated {ours['all']:g} %, closed form "
+        f"{closed['all']:g} % (small {ours['small']:g} and {closed['small']:g} %, middle {ours['middle']:g} and {closed['middle']:g} %, "
+        f"large {ours['large']:g} and {closed['large']:g} %).",
+        "",
+        "| platform | rows | simulated, all | closed form, all | simulated, large | closed form, large |",
+        "|---|---|---|---|---|---|",
+    ]
+    for platform in found["platforms"]:
+        cells = [
+            "-" if value is None else f"{value:g}"
+            for size in ("all", "large")
+            for value in (platform["simulated"][size], platform["closed"][size])
+        ]
+        lines.append(_row([platform["name"], str(platform["rows"]), *cells]))
+    return "\n".join(lines)
+
+
+def accuracy_cross_check() -> str:
+    """How far simulated and closed-form times lie apart, by collective, algorithm and protocol."""
+    lines = [
+        "| collective | algorithm | protocol | least tenth | median | largest tenth |",
+        "|---|---|---|---|---|---|",
+    ]
+    for row in load_record()["cross_check"]:
+        cells = [f"{row[name]:+.1f} %" for name in ("low", "median", "high")]
+        lines.append(_row([row["collective"].replace("_", "-"), row["algorithm"], row["protocol"], *cells]))
+    return "\n".join(lines)
 
 
 def accuracy_sources() -> str:

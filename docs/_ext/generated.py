@@ -15,10 +15,12 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from accuracy_page import (
+    accuracy_cross_check,
     accuracy_faults,
     accuracy_overall,
     accuracy_platforms,
     accuracy_rows,
+    accuracy_simulated,
     accuracy_sources,
     predicted_curve,
 )
@@ -177,6 +179,7 @@ PARTS: dict[str, Callable[[], str]] = {
         *(rules, finding_kinds, tables, readers, accelerators, nodes, nics, switches),
         *(case_rounds, case_reliability, cases, algorithms, plan_rules),
         *(accuracy_overall, accuracy_platforms, accuracy_rows, accuracy_faults, accuracy_sources, predicted_curve),
+        *(accuracy_simulated, accuracy_cross_check),
     )
 }
 

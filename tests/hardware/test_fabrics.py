@@ -218,12 +218,25 @@ def test_no_more_crosses_the_middle_than_the_bisection_says_and_spray_reaches_it
     assert tree.endpoints / 2 / worst == pytest.approx(tree.bisection_bytes_per_s())
 
 
+def test_four_levels_hold_what_three_do_not():
+    """Switches of k ports: k^2 / 2 NIC ports on two levels, k^3 / 4 on three, k^4 / 8 on four; a refusal says how many there is room for."""
+    for endpoints, levels in ((8**2 // 2, 2), (8**3 // 4, 3), (8**3 // 4 + 1, 4), (8**4 // 8, 4)):
+        assert len(fat_tree_shape(endpoints, 8)[0]) == levels
+    with pytest.raises(
+        ValueError,
+        match="do not fit 4 levels of switches of 8 ports, which hold 512; take larger switches, or fewer nodes",
+    ):
+        fat_tree_shape(513, 8)
+    with pytest.raises(ValueError, match="which hold 128; take larger switches, or 4 levels"):
+        fat_tree_shape(129, 8, levels=3)
+
+
 @given(st.integers(1, 3000), st.sampled_from([8, 36, 40, 64]), st.sampled_from([1.0, 2.0, 3.0]))
 def test_a_tree_made_for_a_number_of_ports_holds_them_and_no_switch_has_more_ports_than_it_has(endpoints, ports, over):
     try:
         down, up, parallel = fat_tree_shape(endpoints, ports, oversubscription=over)
     except ValueError as error:
-        assert "do not fit 3 levels" in str(error)
+        assert "do not fit 4 levels" in str(error)
         return
     assert math.prod(down) >= endpoints
     for level in range(len(down)):

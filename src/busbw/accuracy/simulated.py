@@ -45,6 +45,7 @@ from busbw.prediction import (
     moves_of,
     parts,
 )
+from busbw.prediction.movement import PROTOCOLS
 from busbw.simulation import Carried, Channel, Instruction, Loop, Receive, Send, Stream, Table, TaskProgram, simulate
 
 __all__ = ["cross_check", "score_simulated", "simulated_s"]
@@ -77,33 +78,61 @@ def simulated_s(where: Situation, collective: str, move: Movement, size_bytes: i
     extra, hop = launch + fill, (inside_s, between_s)
     what: BoundSchedule | TaskProgram | None = None
     if move.algorithm == "Tree":
-        extra, depth = launch, steps_inside + steps_between
-        # A pipeline of q slices takes depth / q of its wire time longer than one of slices without end.
-        slices = _MOST_SLICES if fill <= 0 else max(1, min(_MOST_SLICES, math.ceil(depth * wire / fill)))
-        what = _tree_program(_trees_of(where, move, nics), where.ranks, size_bytes, slices)
+        what, filled = _sliced(
+            _trees_of(where, move, nics), where.ranks, size_bytes, (steps_inside + steps_between) * wire, fill
+        )
+        extra = launch + max(0.0, fill - filled)
+    elif move.algorithm == "Ring" and collective in ("broadcast", "reduce"):
+        what = _tree_program(_chains(where, nics), where.ranks, size_bytes, _MOST_SLICES, ways=(collective,))
     elif move.algorithm in ("NVLS", "NVLSTree") and collective == "all_reduce":
-        # What the switch's own steps take has no hop to stand on.
-        extra, hop = launch + steps_inside * inside_s, (0.0, between_s)
-        slices = max(1, min(_MOST_SLICES, round(wire / fill))) if fill > 0 else _MOST_SLICES
+        # What the switch's own steps take has no hop to stand on. Reading the last slice's sum overlaps nothing.
+        alone = wire * where.domain_ranks / (where.domain_ranks + 1)
+        slices = max(1, min(_MOST_SLICES, round(alone / fill))) if fill > 0 else _MOST_SLICES
+        extra, hop = launch + steps_inside * inside_s + max(0.0, fill - alone / slices), (0.0, between_s)
         what = _nvls_program(where, size_bytes, slices)
+    elif move.algorithm == "P2P":
+        hop = (inside_s, inside_s + between_s)  # each send has a step of its own, and the network on top
     cluster = _cluster(where, (gpu_rate, nic_rate), hop, nics, behind_port=move.algorithm == "Ring")
     if what is None:
         what = _schedule(where, collective, move, nics)
     return extra + simulate(what, cluster, size_bytes=size_bytes, record=False).time_s
 
 
-def _tree_program(trees: Sequence[Tree], ranks: int, size_bytes: int, slices: int) -> TaskProgram:
-    """Each tree a channel with its share of the vector: slices go up to the root and down again, as many on their way as there are hops."""
+def _sliced(
+    trees: Sequence[Tree], ranks: int, size_bytes: int, filled_s: float, fill_s: float
+) -> tuple[TaskProgram, float]:
+    """Trees in as many slices as make their pipeline lose what the calibration says, and what it then loses.
+
+    filled_s: what it loses in one slice, depth x wire time; q slices lose a q-th part of that.
+    """
+    slices = _MOST_SLICES if fill_s <= 0 else max(1, min(_MOST_SLICES, math.ceil(filled_s / fill_s)))
+    return _tree_program(trees, ranks, size_bytes, slices), filled_s / slices
+
+
+def _tree_program(
+    trees: Sequence[Tree], ranks: int, size_bytes: int, slices: int, ways: Sequence[str] = ("reduce", "broadcast")
+) -> TaskProgram:
+    """Each tree a channel with its share of the vector: slices go up to the root and down again, as many on their way as there are hops.
+
+    ways: only up, reduce, or only down, broadcast.
+    """
     streams: list[Stream] = []
     channels: list[Channel] = []
     for number, tree in enumerate(trees):
         size = -(-size_bytes // (len(trees) * slices))
         up, down, turn = (f"{name}{number}" for name in ("up", "down", "turn"))
-        channels += _up_and_down(number, [tree], ranks, size)
-        streams += [
-            Stream(up, (Loop(slices, (Receive(up), Send(up), Send(turn, 0))),)),
-            Stream(down, (Loop(slices, (Receive(turn), Receive(down), Send(down))),)),
-        ]
+        made = _up_and_down(number, [tree], ranks, size)
+        both = len(ways) > 1
+        if "reduce" in ways:
+            channels.append(made[0])
+            turns = (Send(turn, 0),) if both else ()
+            streams.append(Stream(up, (Loop(slices, (Receive(up), Send(up), *turns)),)))
+        if "broadcast" in ways:
+            channels.append(made[1])
+            waits = (Receive(turn),) if both else ()
+            streams.append(Stream(down, (Loop(slices, (*waits, Receive(down), Send(down))),)))
+        if both:
+            channels.append(made[2])
     return TaskProgram(ranks, tuple(streams), tuple(channels))
 
 
@@ -204,12 +233,17 @@ def score_simulated(
 
 
 def cross_check(
-    where: Situation, collective: str, sizes_bytes: Sequence[int], calibration: Calibration | None = None
+    where: Situation,
+    collective: str,
+    sizes_bytes: Sequence[int],
+    calibration: Calibration | None = None,
+    *,
+    protocols: Sequence[str] = PROTOCOLS,
 ) -> dict[tuple[str, str], list[float]]:
     """Simulated over closed-form time by algorithm and protocol, a ratio a size, of what can be simulated there."""
     figures = (calibration or load_calibration()).figures(where.gpu, where.network)
     ratios: dict[tuple[str, str], list[float]] = {}
-    for move in movements(collective, where):
+    for move in (move for move in movements(collective, where) if move.protocol in protocols):
         found = parts(moves_of([move], where, np.array(sizes_bytes, np.float64)), figures)
         for place, size in enumerate(sizes_bytes):
             try:
@@ -335,6 +369,17 @@ def _orders(where: Situation, nics: int) -> list[list[int]]:
         [domain * inside + (start + place) % inside for domain in range(where.domains) for place in range(inside)]
         for start in starts
     ]
+
+
+def _chains(where: Situation, nics: int) -> list[Tree]:
+    """The rings without the link that closes them, from rank 0's domain on."""
+    found = []
+    for order in _orders(where, nics):
+        parent = [-1] * where.ranks
+        for above, rank in pairwise(order):
+            parent[rank] = above
+        found.append(Tree(order[0], parent))
+    return found
 
 
 def _trees(where: Situation, nics: int) -> list[Tree]:

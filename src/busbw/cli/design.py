@@ -76,6 +76,9 @@ def design(  # noqa: PLR0917 - an option each
     target: Annotated[
         str | None, typer.Option("--target", metavar="NAME", help="The runtime to write --out for, such as msccl.")
     ] = None,
+    in_place: Annotated[
+        bool, typer.Option("--in-place", help="--out as a plan with one buffer for input and output, as NCCL has it.")
+    ] = False,
     draw: Annotated[
         Path | None,
         typer.Option("--draw", parser=given_path, metavar="FILE.svg", help="Draw the best schedule's tree or step."),
@@ -151,10 +154,10 @@ def design(  # noqa: PLR0917 - an option each
     if result.best is None:
         raise typer.BadParameter(f"{result.ranks} ranks: no schedule is written out here for so many.")
     best = result.best
-    if out is None and (to or target):
-        raise typer.BadParameter("--to and --target say how --out is written; give --out FILE.")
+    if out is None and (to or target or in_place):
+        raise typer.BadParameter("--to, --target and --in-place say how --out is written; give --out FILE.")
     if out is not None:
-        best, what, text = _fastest_written(result, out, to, target, size, found.gpus_per_domain)
+        best, what, text = _fastest_written(result, out, to, target, size, found.gpus_per_domain, in_place)
         out.write_text(text, encoding="utf-8")
         note(f"{what}, {best.name}: {out}")
     if draw is not None:
@@ -181,7 +184,7 @@ def progress_note(ranks: int) -> Callable[[str], None] | None:
 
 
 def _fastest_written(  # noqa: PLR0917 - an option each
-    result: Design, out: Path, to: str | None, target: str | None, size: str, per_node: int
+    result: Design, out: Path, to: str | None, target: str | None, size: str, per_node: int, in_place: bool
 ) -> tuple[Candidate, str, str]:
     """The fastest candidate that has a schedule and that the target can say; what the file holds; its text."""
     first: InputError | None = None
@@ -190,15 +193,15 @@ def _fastest_written(  # noqa: PLR0917 - an option each
             note(f"{candidate.name} is what NCCL does: no schedule to write")
             continue
         try:
-            return (candidate, *_written(candidate, out, to, target, size, per_node))
+            return (candidate, *_written(candidate, out, to, target, size, per_node, in_place))
         except InputError as error:
             first = first or error
-            note(f"{candidate.name} is not written: {str(error).splitlines()[0]}")
+            note(f"{candidate.name} is not written: {' '.join(map(str.strip, str(error).splitlines()[:2]))}")
     raise first or InputError(f"{out}: none of the fastest candidates has a schedule to write.")
 
 
 def _written(  # noqa: PLR0917 - an option each
-    best: Candidate, out: Path, to: str | None, target: str | None, size: str, per_node: int
+    best: Candidate, out: Path, to: str | None, target: str | None, size: str, per_node: int, in_place: bool
 ) -> tuple[str, str]:
     """What the file holds, and its text: the schedule with its sizes fixed, or a plan of it."""
     from busbw.collectives.exchange import plan_file_of  # noqa: PLC0415 - loads numpy
@@ -207,7 +210,8 @@ def _written(  # noqa: PLR0917 - an option each
     bound = best.bind()
     if to == SCHEDULE or (to is None and target is None and out.suffix == ".json"):
         return "schedule", to_json(replace(bound.schedule, fixed=bound.sizes, params=bound.params)) + "\n"
-    return "plan", write_as(plan_file_of(bound, bound.schedule.name), str(out), to, target, size, per_node)
+    file = plan_file_of(bound, bound.schedule.name, in_place=in_place)
+    return "plan", write_as(file, str(out), to, target, size, per_node)
 
 
 def _print(result: Design, cluster: str, nodes: int, objective: str) -> None:

@@ -44,8 +44,12 @@ _Counts = Annotated[
     ),
 ]
 
+_InPlace = Annotated[
+    bool, typer.Option("--in-place", help="A schedule's plan with one buffer for input and output, as NCCL has it.")
+]
 
-def verify(
+
+def verify(  # noqa: PLR0917 - an option each
     files: Annotated[
         list[str], typer.Argument(metavar="FILE...", help="Plans: MSCCL XML, MSCCL++ JSON, ours; or schedules.")
     ],
@@ -54,6 +58,7 @@ def verify(
     ] = None,
     bind: _Bind = None,
     counts: _Counts = None,
+    in_place: _InPlace = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
 ) -> None:
     """Check whether plans do what their collective promises, as their runtime would read them.
@@ -77,7 +82,7 @@ def verify(
     wrong = False
     for file in files:
         try:
-            read = read_plan(given_path(file), target, sizes, table)
+            read = read_plan(given_path(file), target, sizes, table, in_place=in_place)
             broken = read.verify_schedule()
             verdict = read.verify()
         except InputError as error:
@@ -124,6 +129,7 @@ def convert(  # noqa: PLR0917 - an option each
     ] = None,
     bind: _Bind = None,
     counts: _Counts = None,
+    in_place: _InPlace = False,
 ) -> None:
     """Translate a plan. What the target can't say is named, and nothing is written.
 
@@ -139,7 +145,7 @@ def convert(  # noqa: PLR0917 - an option each
     """  # noqa: D301 - the backspace keeps the lines of the examples apart
     from busbw.collectives.exchange import read_plan  # noqa: PLC0415 - loads numpy
 
-    read = read_plan(given_path(source), sizes=_sizes(bind), counts=_table(counts))
+    read = read_plan(given_path(source), sizes=_sizes(bind), counts=_table(counts), in_place=in_place)
     for loss in read.losses:
         note(str(loss))
     text = write_as(read, output, to, target, size, per_node)
@@ -174,13 +180,14 @@ def write_as(  # noqa: PLR0917 - an option each
     return text
 
 
-def show(
+def show(  # noqa: PLR0917 - an option each
     file: Annotated[str, typer.Argument(metavar="FILE", help="A plan in any format, or a schedule.")],
     svg: Annotated[
         str | None, typer.Option("--svg", metavar="FILE", help="Also draw its rings and trees, a channel a panel.")
     ] = None,
     bind: _Bind = None,
     counts: _Counts = None,
+    in_place: _InPlace = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
 ) -> None:
     """Say what a plan is: collective, ranks, channels, instructions of a rank, and the shape of each channel.
@@ -192,7 +199,7 @@ def show(
     from busbw.collectives.exchange import read_plan  # noqa: PLC0415 - loads numpy
     from busbw.collectives.shapes import shapes_of  # noqa: PLC0415
 
-    read = read_plan(given_path(file), sizes=_sizes(bind), counts=_table(counts))
+    read = read_plan(given_path(file), sizes=_sizes(bind), counts=_table(counts), in_place=in_place)
     for loss in read.losses:
         note(str(loss))
     shapes = shapes_of(read.plan)

@@ -10,7 +10,16 @@ import typer
 
 from busbw.cli.console import Page, given_path, note, print_json
 from busbw.cli.predictions import pairs_of, rate, sizes_of, time_us
-from busbw.cli.simulate_points import described, exposed, names_of, nodes_of, rows_of_points, run_points, say_notes
+from busbw.cli.simulate_points import (
+    Teller,
+    described,
+    exposed,
+    names_of,
+    nodes_of,
+    rows_of_points,
+    run_points,
+    say_notes,
+)
 from busbw.errors import InputError
 
 if TYPE_CHECKING:
@@ -33,6 +42,9 @@ _TWO_LEVELS = {
     "all_reduce": "hierarchical_all_reduce", "all_gather": "hierarchical_all_gather", "reduce_scatter": "hierarchical_reduce_scatter",
     "broadcast": "hierarchical_broadcast", "reduce": "hierarchical_reduce",
 }  # fmt: skip
+_LARGE = {"all_reduce": "hierarchical_all_reduce_trees"}
+_MOST_RING_NODES = 4096
+"""Up to which nodes make a ring unless told otherwise. A guess: its steps grow with nodes, and NCCL, too, takes trees there."""
 _SHARES_SHOWN = 6
 
 simulate = typer.Typer(help="Simulate a collective or a task graph on a cluster, event by event.", no_args_is_help=True)
@@ -186,6 +198,10 @@ def collective(
         if sizes:
             raise typer.BadParameter("--bytes: a barrier moves no data.")
         sizes = ["0"]
+    elif 0 in sizes_of(sizes or []):
+        raise typer.BadParameter(
+            "--bytes: 0 bytes: sizes are 1 to 2^60-1; NCCL returns at once from a call that moves nothing."
+        )
     conditions = _conditions(fail_link, degrade_link, straggler, speed_spread)
     limits = _limits(time_limit, memory_limit)
     asked: dict[str, Any] = {
@@ -279,7 +295,7 @@ def graph(
         note(line)
     conditions = _conditions(None, degrade_link, straggler, 0.0)
     point = Point(tasks, found, None, conditions, routing, limits=_limits(time_limit, memory_limit))
-    run = point.run()
+    run = point.run(Teller())
     outcome = outcome_of(point, run)
     say_notes(outcome)
     (row,) = rows_of_points([point], {0: outcome})
@@ -366,6 +382,12 @@ def _schedule(text: str, algorithm: str | None, cluster: Cluster) -> BoundSchedu
             f"{text} is no collective that can be simulated; nearest: {nearest}. There is {', '.join(known)}."
         )
     two = cluster.nodes > 1 and cluster.node.gpus > 1
+    if algorithm is None and two and cluster.nodes > _MOST_RING_NODES and kind in _LARGE:
+        algorithm = _LARGE[kind]
+        note(
+            f"{cluster.nodes} nodes: trees between them, because a ring would take {2 * (cluster.nodes - 1):,} steps. "
+            f"--algorithm {_TWO_LEVELS[kind].replace('_', '-')} takes it all the same."
+        )
     name = (algorithm or (_TWO_LEVELS.get(kind) if two else None) or _ONE_LEVEL[kind]).replace("-", "_")
     usable = [each for each, make in LIBRARY.items() if make().kind == kind]
     found = {each.replace("-", "_"): each for each in usable}.get(name)

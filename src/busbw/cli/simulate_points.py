@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from busbw.collectives import BoundSchedule
     from busbw.collectives.plan import Plan
     from busbw.hardware import Cluster
-    from busbw.simulation import Outcome, Point, Timeline
+    from busbw.simulation import Outcome, Point, Progress, Timeline
 
-__all__ = ["described", "exposed", "names_of", "nodes_of", "rows_of_points", "run_points", "say_notes"]
+__all__ = ["Teller", "described", "exposed", "names_of", "nodes_of", "rows_of_points", "run_points", "say_notes"]
 
 _MOST_NODES = 1 << 24
 _MOST_COUNTS = 1000
@@ -81,6 +81,26 @@ def described(what: BoundSchedule | Plan, cluster: Cluster, file: Path | None) -
     }
 
 
+_TOLD_EVERY_S = 5.0
+
+
+class Teller:
+    """Says how far a long run is, every few seconds."""
+
+    def __init__(self) -> None:
+        self.next_s = _TOLD_EVERY_S
+
+    def __call__(self, at: Progress) -> None:
+        """Says it, if it is time to."""
+        if at.took_s < self.next_s:
+            return
+        self.next_s = at.took_s + _TOLD_EVERY_S
+        if at.stage == "running":
+            note(f"{at.took_s:.0f} s: {at.simulated_s * 1e6:.1f} us simulated, {at.messages:,} messages")
+        else:
+            note(f"{at.took_s:.0f} s: {at.stage}")
+
+
 def run_points(points: Sequence[Point], engine: str, store: Path | None) -> dict[int, Outcome]:
     """Outcomes by place, of the points that came to an end before Ctrl-C. Says on stderr what was not run, and what was stopped."""
     from busbw.simulation import Kept, sweep  # noqa: PLC0415 - loads the store
@@ -88,7 +108,7 @@ def run_points(points: Sequence[Point], engine: str, store: Path | None) -> dict
     outcomes: dict[int, Outcome] = {}
     kept = Kept(store) if store is not None else None
     with PointsDone(len(points)) as bar, contextlib.suppress(KeyboardInterrupt):
-        for place, outcome in sweep(points, executor=engine, kept=kept, done=lambda _: bar(1)):
+        for place, outcome in sweep(points, executor=engine, kept=kept, done=lambda _: bar(1), progress=Teller()):
             outcomes[place] = outcome
     if kept is not None:
         again = f", {kept.found} of them already there" if kept.found else ""

@@ -37,7 +37,7 @@ def received_blocks(ranks: int) -> NDArray[np.int64]:
     The root's column, 0, is what it sends: block k in round k. 131,072 ranks take a second or two.
 
     >>> received_blocks(4).tolist()
-    [[0, -2, -2, -2], [1, -1, 1, 0]]
+    [[0, 0, -2, -1], [1, -1, 1, 0]]
     """
     s = skips(ranks)
     rounds = len(s) - 1

@@ -329,7 +329,7 @@ def circulant_block(rank: ExprLike, turn: ExprLike, ranks: ExprLike) -> Expr:
     """The block, within a turn of ceil(log2 p) rounds, that a rank gets in round `turn` of a broadcast over p ranks from rank 0: `busbw.collectives.circulant`.
 
     >>> [evaluate(circulant_block(v, 0, 4), Environment()) for v in range(4)]
-    [0, -2, -2, -2]
+    [0, 0, -2, -1]
     """
     return _make("circulant", as_expr(rank), as_expr(turn), as_expr(ranks))
 

@@ -44,6 +44,7 @@ __all__ = [
     "Violation",
     "aliases",
     "promise_of",
+    "row_in_words",
     "verify_plan",
     "verify_schedule",
 ]

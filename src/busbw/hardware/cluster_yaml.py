@@ -68,7 +68,7 @@ class _FabricFile(_Strict):
         "automatic", "single-switch", "fat-tree", "rail-optimised", "nvlink-domains", "dragonfly+", "torus", "graph"
     ] = "automatic"
     switch: str | None = None
-    levels: Annotated[int, Field(ge=1, le=3)] | None = None
+    levels: Annotated[int, Field(ge=1, le=4)] | None = None
     oversubscription: Annotated[float, Field(gt=0, strict=False)] = 1.0
     groups: Annotated[int, Field(ge=0)] = 0
     shape: list[Annotated[int, Field(ge=2)]] = Field(default_factory=list)

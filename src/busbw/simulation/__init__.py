@@ -8,6 +8,7 @@ from busbw.simulation.causes import Cause, causes
 from busbw.simulation.conditions import Background, Conditions, LinkFailure
 from busbw.simulation.formats import read_graph
 from busbw.simulation.graph import TaskGraph
+from busbw.simulation.limits import Limits, Progress
 from busbw.simulation.lowering import task_program
 from busbw.simulation.observed import observations
 from busbw.simulation.packet_settings import TRANSPORTS, PacketSettings, packet_settings
@@ -31,7 +32,7 @@ from busbw.simulation.program import (
     TaskProgram,
 )
 from busbw.simulation.runtimes import NCCL, WHOLE, Fifo, Runtime
-from busbw.simulation.simulate import Limits, Progress, StallError, simulate
+from busbw.simulation.simulate import StallError, simulate
 from busbw.simulation.sweep import MOST_POINTS, Kept, Outcome, Point, outcome_of, sweep
 from busbw.simulation.timeline import Repeat, Tasks, Timeline
 

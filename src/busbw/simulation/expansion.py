@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from busbw.hardware.fabrics import FatTree
 from busbw.hardware.links import IntArray
 from busbw.simulation import _flow
+from busbw.simulation.limits import Watch
 from busbw.simulation.network import Network, Ways, picoseconds, rate_units
 from busbw.simulation.peers import Table
 from busbw.simulation.program import (
@@ -41,7 +42,9 @@ _END, _STOP = 6, 7
 _NO_I32, _NO_I64, _NO_I8 = np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.int8)
 _MOST_SHARE = 2**31 - 1
 _MOST_CONNECTIONS = 20_000_000
-"""They take some 300 bytes each: 64 million took 18 GB and more."""
+"""64 million took 18 GB and more."""
+_CONNECTION_BYTES = 300
+"""Of memory that a connection takes until it runs. Measured: all_to_all of 1,024 ranks."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -111,6 +114,8 @@ def expand(
     orbits: Orbits,
     slowness: IntArray | None = None,
     outages: tuple[Outage, ...] = (),
+    *,
+    watch: Watch | None = None,
 ) -> Expansion:
     """The columns. slowness: (N,) time of computing over full speed, in parts of 2^20; None: full speed.
 
@@ -130,11 +135,14 @@ def expand(
             f"{pairs:,} pairs of ranks would send to each other, and {_MOST_CONNECTIONS:,} are simulated at most. Take fewer ranks"
             f"{'' if orbits.digits else ', or as many nodes as let symmetry make ranks equal (a power of two)'}."
         )
+    watch = watch or Watch()
+    watch.look(f"{pairs:,} channels were laid out", pairs * _CONNECTION_BYTES)
     made: list[_Connections] = []
     base = port_base = 0
     into_streams: dict[str, list[tuple[Channel, _Connections]]] = {stream.name: [] for stream in program.streams}
     out_of_streams: dict[str, list[tuple[Channel, _Connections]]] = {stream.name: [] for stream in program.streams}
     for channel in program.channels:
+        watch.look(f"channel {channel.name} was laid out")
         one = _connections(channel, runners[stream_index[channel.source]], base, port_base)
         made.append(one)
         base, port_base = base + one.count, port_base + len(one.port_rank)
@@ -147,6 +155,7 @@ def expand(
     counts_out: list[IntArray] = []
     counts_in: list[IntArray] = []
     for at, stream in enumerate(program.streams):
+        watch.look(f"stream {stream.name} was laid out")
         ports = {c.name: _incoming(c, m, runners[at], orbits) for c, m in into_streams[stream.name]}
         sends = {c.name: m.ids for c, m in out_of_streams[stream.name]}
         out, n_out = _table(list(sends.values()), len(runners[at]))
@@ -183,6 +192,7 @@ def expand(
         "src_rank": _joined([m.src for m in made]),
         "dst_rank": _joined([m.dst for m in made]),
     }
+    watch.look("ways were computed")
     ways = _lay_ways(flow, list(zip(program.channels, made, strict=True)), whole, orbits, outages)
     counts = [m.count for m in made]
     weights, slots = [

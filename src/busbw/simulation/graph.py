@@ -17,6 +17,7 @@ from busbw.errors import InputError
 from busbw.hardware.links import IntArray
 from busbw.simulation import _flow
 from busbw.simulation.expansion import Crossings, Expansion
+from busbw.simulation.limits import Watch
 from busbw.simulation.network import Network, rate_units
 from busbw.simulation.peers import Table
 from busbw.simulation.program import Channel, Stream, TaskProgram
@@ -29,6 +30,8 @@ COMPUTE, TRANSFER, SEND, RECEIVE = range(4)
 ends when it arrives, too, and begins by its own dependencies."""
 _RECEIVE_OP, _SEND_OP, _DRAIN_OP, _COMPUTE_OP, _STOP_OP = 1, 0, 2, 4, 7  # Op of cpp/include/busbw/sim/program.hpp
 _MOST_NAMED = 6
+_TASK_BYTES = 1000
+"""Of memory that a task takes until it runs: 6 instructions of 32 bytes, twice, and columns. A guess."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -84,9 +87,10 @@ class TaskGraph:
                 f"the graph has a cycle: {shown}{more}. None of these tasks can begin; remove one dependency."
             )
 
-    def expand(self, network: Network) -> tuple[TaskProgram, Expansion]:
+    def expand(self, network: Network, watch: Watch | None = None) -> tuple[TaskProgram, Expansion]:
         """The graph for the core: a stream a task. Raises ValueError where no way leads."""
-        tasks = len(self)
+        tasks, watch = len(self), watch or Watch()
+        watch.look(f"{tasks:,} tasks were laid out", tasks * _TASK_BYTES)
         carries = np.flatnonzero((self.kind == TRANSFER) | (self.kind == SEND))
         matched = np.flatnonzero(self.match >= 0)
         receiver = carries.copy()
@@ -99,6 +103,7 @@ class TaskGraph:
         fan = np.searchsorted(edges_from, sources, "right") - np.searchsorted(edges_from, sources, "left")
         channels, ports = len(carries) + len(sources), len(carries) + len(edges_to)
         port_stream = np.r_[receiver, edges_to]
+        watch.look("ways were computed")
         ways = network.ways(self.rank[carries], self.peer[carries])
         links, dense = np.unique(ways.link, return_inverse=True)
         # Ports of a stream: edges into it and the message it waits for. A transfer waits for its own, after it has sent.
@@ -111,6 +116,7 @@ class TaskGraph:
         waits = np.bincount(port_stream[first], minlength=tasks)
         has_channel, has_token = np.zeros(tasks, bool), np.zeros(tasks, bool)
         has_channel[carries], has_token[sources] = True, True
+        watch.look("instructions were written")
         code = np.zeros((tasks, 6, 4), np.int64)
         code[:, 0] = np.stack(
             [np.full(tasks, _RECEIVE_OP), np.zeros(tasks, np.int64), waits, np.zeros(tasks, np.int64)], 1

@@ -20,6 +20,7 @@ from busbw.collectives.passes import replaced
 from busbw.collectives.schedule import BoundSchedule, Channels, Mode, Node, Par, Pipeline, Seq, Transfer
 from busbw.collectives.schedule import Loop as Rounds
 from busbw.hardware.links import IntArray
+from busbw.simulation.limits import Watch
 from busbw.simulation.peers import Others, Peers, Shift, rule
 from busbw.simulation.program import (
     Carried,
@@ -42,13 +43,13 @@ _MOST_SLICES = 256
 _MAIN = "rank"
 
 
-def task_program(bound: BoundSchedule, size_bytes: int) -> TaskProgram:
+def task_program(bound: BoundSchedule, size_bytes: int, watch: Watch | None = None) -> TaskProgram:
     """What every rank does when a schedule moves size_bytes, as a program without loss of who waits for whom.
 
     Chunks are size_bytes over the schedule's chunks, messages rounded up to whole bytes.
     Raises ValueError for schedules of too many different steps.
     """
-    work = _Lowering(bound, size_bytes)
+    work = _Lowering(bound, size_bytes, watch or Watch())
     body = work.visit(bound.schedule.body, {}, 1, ())
     streams = (Stream(_MAIN, tuple(body)), *work.streams)
     return TaskProgram(bound.ranks, streams, tuple(work.channels), {"schedule": bound.schedule.name})
@@ -58,6 +59,7 @@ def task_program(bound: BoundSchedule, size_bytes: int) -> TaskProgram:
 class _Lowering:
     bound: BoundSchedule
     size_bytes: int
+    watch: Watch
     streams: list[Stream] = field(default_factory=list)
     channels: list[Channel] = field(default_factory=list)
     steps: int = 0
@@ -106,6 +108,7 @@ class _Lowering:
         key = (node, self.current, slices)
         if key not in self.known_channels:
             self.bounded(1)
+            self.watch.look(f"step {self.steps} of {self.bound.schedule.name} was written out")
             self.known_channels[key] = self.connect(node, slices), self.join(node, slices)
         plain, switched = self.known_channels[key]
         ready, trees = [name for name, _ in switched if name], [name for _, name in switched]

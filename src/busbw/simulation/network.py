@@ -76,7 +76,9 @@ class Network:
             routing = place.routing if isinstance(place, Cluster) else "d-mod-k"
         if routing not in ("d-mod-k", "ecmp", "spray", "adaptive"):
             raise ValueError(f"routing {routing!r} is unknown; there is d-mod-k, ecmp, spray, adaptive")
-        return cls(place, routing, seed)
+        network = cls(place, routing, seed)
+        _ = network.fabric  # so that nodes that do not fit are told before anything is laid out
+        return network
 
     @property
     def ranks(self) -> int:

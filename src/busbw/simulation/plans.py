@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from busbw.collectives.plan import ConnectionKind, Op, Plan, Protocol, RankPlan
 from busbw.hardware.links import IntArray
+from busbw.simulation.limits import Watch
 from busbw.simulation.peers import Peers, Table, rule
 from busbw.simulation.plan_blocks import Block, BlockCode, End, protocol_of
 from busbw.simulation.program import (
@@ -59,18 +60,18 @@ def plan_program(
     size_bytes: int,
     outside: Outside,
     runtime: Runtime = NCCL,
-    progress: Callable[[int], None] | None = None,
+    watch: Watch | None = None,
 ) -> TaskProgram:
     """What every thread block does when a plan moves size_bytes. outside: which pairs of ranks have the network between them.
 
-    progress is called with the ranks looked at so far. Raises ValueError for instructions that are not simulated, and for connections whose two ends
+    Raises ValueError for instructions that are not simulated, and for connections whose two ends
     do not meet.
     """
     reader = _Reader(plan, size_bytes, outside, runtime)
     for rank in range(plan.ranks):
         reader.read(plan.rank(rank))
-        if progress is not None:
-            progress(rank + 1)
+        if watch is not None:
+            watch.look(f"rank {rank} of {plan.ranks} of the plan was read")
     return reader.program()
 
 

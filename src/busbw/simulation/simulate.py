@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 
 import numpy as np
 
@@ -18,6 +16,7 @@ from busbw.simulation import _flow
 from busbw.simulation.conditions import Conditions, find_links
 from busbw.simulation.expansion import Expansion, Outage, UnfoldableError, expand
 from busbw.simulation.graph import TaskGraph
+from busbw.simulation.limits import Limits, Progress, Watch
 from busbw.simulation.lowering import task_program
 from busbw.simulation.network import Network
 from busbw.simulation.plans import plan_program
@@ -26,36 +25,12 @@ from busbw.simulation.runtimes import NCCL, Runtime
 from busbw.simulation.symmetry import Orbits, orbits_of
 from busbw.simulation.timeline import Timeline
 
-__all__ = ["Limits", "Progress", "StallError", "simulate"]
+__all__ = ["StallError", "simulate"]
 
 _SLICE_EVENTS = 1 << 19
 """Events between looks at the clock, the memory and Ctrl-C: some 50 ms."""
 _DONE, _STALLED = 1, 2
 _MOST_NAMED = 8
-_RECORDED_AT_MOST = 4_000_000
-"""Rows of tasks kept unless told otherwise: 44 bytes each, so below 200 MB."""
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """When to stop and return what is known."""
-
-    time_s: float | None = None
-    """Of the wall clock."""
-    memory_bytes: int | None = None
-    """Of this process."""
-    rows: int = _RECORDED_AT_MOST
-    """Tasks recorded; the run goes on without recording more."""
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """How far a run is."""
-
-    simulated_s: float
-    messages: int
-    events: int
-    took_s: float
 
 
 class StallError(InputError):
@@ -83,19 +58,21 @@ def simulate(
     ECMP. fold: simulate one rank of each set that symmetry makes equal; the result is the same to the picosecond.
     fast_forward: count periods of a steady state instead of repeating them; likewise. record: keep every task.
     runtime: what slots and slices a plan's FIFOs have; NCCL's if not given. A schedule knows none: each of its steps is one message a pair.
-    On Ctrl-C, or past a limit, what is known comes back, and `Timeline.stopped` says why.
+    On Ctrl-C, or past a limit, what is known comes back, and `Timeline.stopped` says why; before anything ran, a limit raises InputError.
     Raises StallError where ranks wait for ever, InputError where a link has no capacity or no way leads.
     """
-    begun, limits, conditions = time.monotonic(), limits or Limits(), conditions or Conditions()
+    limits, conditions = limits or Limits(), conditions or Conditions()
+    watch = Watch(limits, progress)
     try:
         healthy = Network.of(cluster, routing, seed)
         if isinstance(program, (BoundSchedule, Plan)):
             if size_bytes is None or size_bytes < 0:
                 raise ValueError("a schedule or plan needs size_bytes from 0 on, what it shall move")
             if isinstance(program, Plan):
-                kind, program = program.collective, plan_program(program, size_bytes, healthy.outside, runtime)
+                kind = program.collective
+                program = plan_program(program, size_bytes, healthy.outside, runtime, watch)
             else:
-                kind, program = program.schedule.kind, task_program(program, size_bytes)
+                kind, program = program.schedule.kind, task_program(program, size_bytes, watch)
             program = replace(program, notes={**program.notes, "collective": kind, "size_bytes": str(size_bytes)})
         network = conditions.applied_to(healthy)
         outages = tuple(Outage(find_links(network, f.link), f.at_s, f.reroute_s, f.until_s) for f in conditions.later())
@@ -103,34 +80,30 @@ def simulate(
             if outages or conditions.background or conditions.start_spread_s:
                 raise ValueError("graphs run with slow ranks and with links degraded or down from the start, no more")
             program.check()
-            program, expansion = program.expand(network)
+            program, expansion = program.expand(network, watch)
         else:
             program = conditions.added_to(program)
             orbits = orbits_of(network, program, conditions.faulty_gpus(network)) if fold else Orbits(network, ())
             slowness = conditions.slowness(network.ranks)
             try:
-                expansion = expand(program, network, orbits, slowness, outages)
+                expansion = expand(program, network, orbits, slowness, outages, watch=watch)
             except UnfoldableError:
-                expansion = expand(program, network, Orbits(network, ()), slowness, outages)
+                expansion = expand(program, network, Orbits(network, ()), slowness, outages, watch=watch)
     except ValueError as error:
         raise InputError(f"{error}") from error
     _refuse_closed_links(expansion, network)
-    over = _over(limits, time.monotonic() - begun)
-    if over is not None:
-        raise InputError(
-            f"{over} before anything ran: {len(expansion.src_rank)} channels. Simulate fewer ranks, or raise the limit."
-        )
+    watch.look(f"{len(expansion.src_rank):,} channels were laid out")
     run = _flow.Run(expansion.program, record=record, fast_forward=fast_forward, most_rows=limits.rows)
     stopped: str | None = None
     status = 0
     try:
         while status == 0:
             status = run.run(_SLICE_EVENTS)
-            took = time.monotonic() - begun
+            took = watch.took_s
             if progress is not None:
                 progress(Progress(run.now_ps * 1e-12, run.messages + run.messages_skipped, run.events, took))
             if status == 0:
-                stopped = _over(limits, took)
+                stopped = limits.over(took)
                 if stopped is not None:
                     break
     except KeyboardInterrupt:
@@ -138,26 +111,6 @@ def simulate(
     if status == _STALLED:
         raise StallError(_stall(run, expansion, program, network))
     return Timeline.of(run, expansion, program, network, stopped)
-
-
-def _over(limits: Limits, took_s: float) -> str | None:
-    if limits.time_s is not None and took_s > limits.time_s:
-        return f"time limit of {limits.time_s:g} s reached"
-    if limits.memory_bytes is not None and _resident_bytes() > limits.memory_bytes:
-        return f"memory limit of {limits.memory_bytes / 1e6:.0f} MB reached"
-    return None
-
-
-def _resident_bytes() -> int:
-    try:
-        pages = int(Path("/proc/self/statm").read_text().split()[1])
-    except (OSError, IndexError, ValueError):  # not Linux
-        import resource  # noqa: PLC0415 - only where /proc is missing
-
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    import resource  # noqa: PLC0415 - POSIX only
-
-    return pages * resource.getpagesize()
 
 
 def _refuse_closed_links(expansion: Expansion, network: Network) -> None:

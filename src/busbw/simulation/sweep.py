@@ -31,9 +31,10 @@ from busbw.simulation.causes import causes
 from busbw.simulation.conditions import Conditions
 from busbw.simulation.engines import engine
 from busbw.simulation.graph import TaskGraph
+from busbw.simulation.limits import Limits, Progress
 from busbw.simulation.observed import observations
 from busbw.simulation.program import TaskProgram
-from busbw.simulation.simulate import Limits, simulate
+from busbw.simulation.simulate import simulate
 from busbw.simulation.timeline import Timeline
 
 __all__ = ["MOST_POINTS", "Kept", "Outcome", "Point", "outcome_of", "sweep"]
@@ -74,7 +75,7 @@ class Point:
         asked = json.dumps(self.given, sort_keys=True, allow_nan=False)
         return hashlib.sha256(asked.encode()).hexdigest()[:32]
 
-    def run(self) -> Timeline:
+    def run(self, progress: Callable[[Progress], None] | None = None) -> Timeline:
         """The timeline. Raises what `simulate` raises."""
         return simulate(
             self.what,
@@ -85,6 +86,7 @@ class Point:
             seed=self.seed,
             fold=self.fold,
             limits=self.limits,
+            progress=progress,
         )
 
 
@@ -187,11 +189,12 @@ def sweep(
     executor: Executor | str = "auto",
     kept: Kept | None = None,
     done: Callable[[int], None] | None = None,
+    progress: Callable[[Progress], None] | None = None,
 ) -> Iterator[tuple[int, Outcome]]:
     """The place and outcome of each point, as they end; kept ones first.
 
     executor: any, or the name of one (`busbw.simulation.engines`). auto: here for a second, then processes of this machine. done: told how many
-    points have ended. On Ctrl-C the sweep ends with what is done; a point that it stopped comes last, is not whole, and is not kept.
+    points have ended; progress: how far a point that runs in this process is. On Ctrl-C the sweep ends with what is done; a point that it stopped comes last, is not whole, and is not kept.
     Raises InputError where points are too many, and what the first point that fails raises.
     """
     if len(points) > MOST_POINTS:
@@ -216,11 +219,16 @@ def sweep(
             yield ended(known, place, False)
     if left:
         with contextlib.suppress(KeyboardInterrupt):
-            for place, outcome in _run(points, left, executor):
+            for place, outcome in _run(points, left, executor, progress):
                 yield ended(outcome, place, True)
 
 
-def _run(points: Sequence[Point], left: deque[int], executor: Executor | str) -> Iterator[tuple[int, Outcome]]:
+def _run(
+    points: Sequence[Point],
+    left: deque[int],
+    executor: Executor | str,
+    progress: Callable[[Progress], None] | None,
+) -> Iterator[tuple[int, Outcome]]:
     name = executor if isinstance(executor, str) else ""
     begun = time.monotonic()
     while left and name in ("auto", "here"):
@@ -228,7 +236,7 @@ def _run(points: Sequence[Point], left: deque[int], executor: Executor | str) ->
         if not alone and time.monotonic() - begun > _ALONE_S:
             break
         place = left.popleft()
-        outcome = outcome_of(points[place])
+        outcome = outcome_of(points[place], points[place].run(progress))
         yield place, outcome
         if outcome.figures["stopped"] == INTERRUPTED:
             return

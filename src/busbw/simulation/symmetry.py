@@ -18,7 +18,8 @@ from busbw.hardware.cluster import Cluster
 from busbw.hardware.fabrics.rail_optimised import RailOptimised
 from busbw.hardware.links import IntArray
 from busbw.simulation.network import Network
-from busbw.simulation.program import Carried, TaskProgram
+from busbw.simulation.peers import Table
+from busbw.simulation.program import Carried, Channel, TaskProgram
 
 __all__ = ["Digit", "Orbits", "orbits_of"]
 
@@ -182,7 +183,7 @@ def orbits_of(network: Network, program: TaskProgram, faulty: frozenset[int] | N
     turn = _node_turn(network)
     digits = [digit for digit in found if digit.size > 1 and _kept_by_tree(network, digit)]
     kept = [digit for digit in digits if _kept_by_program(program, _turned(program.ranks, digit))]
-    if turn is not None and found:
+    if turn is not None:  # even where the last leaves are not full: all rails lack the same nodes
         own = turn[0]
         if _kept_by_tree(network, own) and _kept_by_program(program, _turned(program.ranks, own)):
             return Orbits(network, (*kept, own), turn[1])
@@ -337,9 +338,26 @@ def _kept_by_program(program: TaskProgram, moved: IntArray) -> bool:
             return False
         if stream.ranks is not None and not np.array_equal(np.sort(moved[stream.ranks]), stream.ranks):
             return False
-    for channel in program.channels:
-        if channel.size_bytes is not None and channel.size_bytes.size and np.ptp(channel.size_bytes):
-            return False
-        if not channel.peers.survives(moved):
-            return False
-    return True
+    return all(channel.peers.survives(moved) and _sizes_kept(program, channel, moved) for channel in program.channels)
+
+
+def _sizes_kept(program: TaskProgram, channel: Channel, moved: IntArray) -> bool:
+    """Whether messages that leave their size open have the same size where renumbering takes them."""
+    sizes = channel.size_bytes
+    if sizes is None or not sizes.size or not np.ptp(sizes):
+        return True
+    if isinstance(channel.peers, Table):
+        senders, to = channel.peers.ranks, channel.peers.receivers
+    else:
+        runs = next(stream.ranks for stream in program.streams if stream.name == channel.source)
+        senders = runs if runs is not None else np.arange(program.ranks)
+        to = channel.peers.of(senders)
+    if len(sizes) != len(senders):
+        return False
+    if sizes.shape[1] != to.shape[1]:  # of a tree: one for all its peers
+        order = np.argsort(moved[senders])
+        return np.array_equal(sizes[order], sizes)
+    row, column = np.nonzero(to >= 0)
+    one, other, size = senders[row], to[row, column], sizes[row, column]
+    key, image = one * program.ranks + other, moved[one] * program.ranks + moved[other]
+    return np.array_equal(size[np.argsort(key)], size[np.argsort(image)])

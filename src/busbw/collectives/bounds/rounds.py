@@ -22,7 +22,7 @@ __all__ = ["fewest_moves", "round_bound_s"]
 def round_bound_s(collective: str, ranks: int, size_bytes: float, alpha_s: float, beta_s_per_byte: float) -> float:
     """The least time of a collective in rounds of one port, seconds. Raises ValueError for collectives that have no bound here.
 
-    >>> round_bound_s("all_gather", 8, 8e6, 1e-6, 1e-9)  # 3 alpha + 7/8 n beta
+    >>> round(round_bound_s("all_gather", 8, 8e6, 1e-6, 1e-9), 9)  # 3 alpha + 7/8 n beta
     0.007003
     """
     if ranks < 2:

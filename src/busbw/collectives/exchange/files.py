@@ -76,18 +76,30 @@ class PlanFile:
 
 
 def read_plan(
-    path: str | Path, target: str | None = None, sizes: Mapping[str, int] | None = None, counts: Any = None
+    path: str | Path,
+    target: str | None = None,
+    sizes: Mapping[str, int] | None = None,
+    counts: Any = None,
+    *,
+    in_place: bool = False,
 ) -> PlanFile:
     """The plan that a file holds, as the target reads it; without one, as the runtime that the file looks written for.
 
-    sizes: of a schedule's axes, and its parameters, where the file does not fix them; counts: of an all_to_all_v that leaves them open.
+    sizes: of a schedule's axes, and its parameters, where the file does not fix them; counts: of an all_to_all_v that leaves them open. in_place:
+    how a schedule is lowered; a plan is what it is.
     Raises InputError for a file that holds no plan, or one that its target refuses or can't make sense of.
     """
-    return parse_plan(_bytes_of(path), str(path), target, sizes, counts)
+    return parse_plan(_bytes_of(path), str(path), target, sizes, counts, in_place=in_place)
 
 
 def parse_plan(
-    data: bytes, path: str, target: str | None = None, sizes: Mapping[str, int] | None = None, counts: Any = None
+    data: bytes,
+    path: str,
+    target: str | None = None,
+    sizes: Mapping[str, int] | None = None,
+    counts: Any = None,
+    *,
+    in_place: bool = False,
 ) -> PlanFile:  # fmt: skip
     """`read_plan` of the bytes of a file."""
     named = target_named(target) if target is not None else None
@@ -99,7 +111,11 @@ def parse_plan(
         value = None
     if looks_like_schedule_json(value):
         _must_be(path, named, "schedule-json")
-        return plan_file_of(_bound(_schedule(data, path), path, sizes or {}, counts), path)
+        return plan_file_of(_bound(_schedule(data, path), path, sizes or {}, counts), path, in_place=in_place)
+    if in_place:
+        raise InputError(
+            f"{path}: a plan says itself whether it runs in place; only a schedule can be lowered to either"
+        )
     if counts is not None:
         raise InputError(f"{path}: counts can be given to a schedule only, and this is none")
     if sizes:
@@ -121,14 +137,14 @@ def parse_plan(
     )
 
 
-def plan_file_of(bound: BoundSchedule, path: str) -> PlanFile:
-    """A bound schedule as the plan that it is lowered to, out of place; `path` is where it came from.
+def plan_file_of(bound: BoundSchedule, path: str, *, in_place: bool = False) -> PlanFile:
+    """A bound schedule as the plan that it is lowered to; `path` is where it came from.
 
     A rank is lowered when the plan is asked for it; InputError is raised then for what no order makes right.
     """
     name = bound.schedule.name
     try:
-        plan = plan_of(bound, name=name if len(name) <= _MOST_NAME else Path(path).stem[:_MOST_NAME])
+        plan = plan_of(bound, in_place=in_place, name=name if len(name) <= _MOST_NAME else Path(path).stem[:_MOST_NAME])
     except _UNSOUND as error:
         raise InputError(f"{path}: {error}") from None
 

@@ -482,7 +482,9 @@ class _Writer:
                     steps += made
                     fresh = True
             else:
-                self.cannot(block, f"{op.name}")
+                self.cannot(
+                    block, f"{op.name}: it has sends, receives and moves within a rank; write it for mscclpp-0.10"
+                )
         if waits:
             self.cannot(block, "a wait for a flag behind the last step")
         return steps

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from busbw.collectives.exchange.json_fields import Fields, read_json
-from busbw.collectives.exchange.mscclpp_json_v1 import read_first_kind, write_first_kind
+from busbw.collectives.exchange.mscclpp_json_v1 import MEND, read_first_kind, write_first_kind
 from busbw.collectives.exchange.targets import TARGETS, Target, limit_violation
-from busbw.collectives.legality import Violation
+from busbw.collectives.legality import Violation, row_in_words
 from busbw.collectives.plan import (
     LOCAL,
     BlockBuilder,
@@ -630,11 +630,12 @@ class _Writer:
     remote: dict[tuple[int, int], list[str]] = field(default_factory=dict)  # (rank, buffer) -> access types
     told: set[str] = field(default_factory=set)
 
-    def cannot(self, what: str) -> None:
-        """Tells it once a rank."""
+    def cannot(self, what: str, rows: Columns | None = None, mend: str = "") -> None:
+        """Tells it once a rank, with the operation and how to mend it, if they are given."""
         if what not in self.told:
             self.told.add(what)
-            self.violations.append(_cannot(self.target, f"{what} (rank {self.rank.rank})"))
+            where = f"rank {self.rank.rank}" + (f": {row_in_words(self.rank, rows, 0)}" if rows is not None else "")
+            self.violations.append(_cannot(self.target, f"{what} ({where}){'. ' + mend if mend else ''}"))
 
     def gpu(self) -> dict[str, Any]:
         """The gpu."""
@@ -744,7 +745,7 @@ class _BlockWriter:
         """The operation as JSON; None if the target has no word for it."""
         target, writer = self.rank.target, self.rank
         if target.operations is not None and name not in target.operations:
-            writer.cannot(f"{op.name} ({name})" if name != op.name else name)
+            writer.cannot(f"{op.name} ({name})" if name != op.name else name, rows, MEND.get(op, ""))
             return None
         if op is Op.FLUSH:
             writer.cannot("FLUSH: its executor's flush does nothing; use PUT_SIGNAL_FLUSH")

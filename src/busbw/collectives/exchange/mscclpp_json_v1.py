@@ -14,7 +14,7 @@ from typing import Any
 
 from busbw.collectives.exchange.json_fields import Fields
 from busbw.collectives.exchange.targets import TARGETS, Target, limit_violation
-from busbw.collectives.legality import Violation
+from busbw.collectives.legality import Violation, row_in_words
 from busbw.collectives.plan import (
     LOCAL,
     BlockBuilder,
@@ -32,7 +32,7 @@ from busbw.collectives.plan import (
 )
 from busbw.errors import Loss, Losses
 
-__all__ = ["read_first_kind", "write_first_kind"]
+__all__ = ["MEND", "read_first_kind", "write_first_kind"]
 
 _BUFFERS = {"i": Buffer.INPUT, "o": Buffer.OUTPUT, "s": Buffer.SCRATCH}
 _LETTERS = {int(buffer): letter for letter, buffer in _BUFFERS.items()}
@@ -51,6 +51,14 @@ _NO_LIMIT = 2**64 - 1
 _THREADS = 1024
 _RELEASES = ("mscclpp-0.5", "mscclpp-0.6", "mscclpp-0.7")
 
+MEND = {
+    Op.GROUP_REDUCE: "Its executor adds in the switch only if the switch stores the sum, too: take nvls_all_reduce, or a schedule of sends such as direct_reduce_scatter",
+    Op.MULTICAST: "Write it for mscclpp-0.10, or take a schedule of sends such as direct_all_gather",
+    Op.ACQUIRE: "Its blocks can't wait for each other one way: write it for mscclpp-0.10",
+    Op.RELEASE: "Its blocks can't wait for each other one way: write it for mscclpp-0.10",
+    Op.BARRIER: "Its blocks can't meet: write it for mscclpp-0.6 or later, or take fewer slices, so that one block holds it",
+}
+"""How to mend what no word of a release says."""
 _Key = tuple[str, str, str]  # buffer here, buffer there, type
 
 
@@ -413,11 +421,12 @@ class _Writer:
             self.signals[kind] = [(peer, number) for peer, last in most.items() for number in range(last + 1)]
         self.data: dict[_Key, list[int]] = {}
 
-    def cannot(self, what: str) -> None:
-        """Tells it once a rank."""
+    def cannot(self, what: str, rows: Columns | None = None, mend: str = "") -> None:
+        """Tells it once a rank, with the operation and how to mend it, if they are given."""
         if what not in self.told:
             self.told.add(what)
-            self.violations.append(_cannot(self.target, f"{what} (rank {self.rank.rank})"))
+            where = f"rank {self.rank.rank}" + (f": {row_in_words(self.rank, rows, 0)}" if rows is not None else "")
+            self.violations.append(_cannot(self.target, f"{what} ({where}){'. ' + mend if mend else ''}"))
 
     def gpu(self) -> dict[str, Any]:
         """The gpu."""
@@ -520,7 +529,7 @@ class _BlockWriter:
         writer = self.rank
         name = _name(op, rows)
         if writer.target.operations is not None and name not in writer.target.operations:
-            writer.cannot(op.name)
+            writer.cannot(op.name, rows, MEND.get(op, ""))
             return None
         out: dict[str, Any] = {"name": name}
         if op is Op.SYNC:
@@ -577,7 +586,7 @@ class _BlockWriter:
             self.rank.cannot(f"{op.name} between several kinds of buffers or connections at once")
         if op in (Op.PUT_SIGNAL, Op.PUT_SIGNAL_FLUSH):
             self.rank.cannot(
-                f"{op.name}: its signal goes with the data channel, which plans tell apart; use PUT and SIGNAL"
+                f"{op.name}: its signal goes with the data channel, which plans tell apart. Write it for mscclpp-0.10, or for ranks of one node"
             )
         if ConnectionKind.PORT in kinds:
             self.rank.cannot(

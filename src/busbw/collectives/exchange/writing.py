@@ -109,7 +109,11 @@ def write_file(read: PlanFile, target: Target, ranks_per_node: int | None = None
         return write_plan(read.plan, target, per_node), ""
 
     def cut(parts: int) -> Plan:
-        return read.plan if parts == first else plan_file_of(schedule.bound_where(parts=parts), read.path).plan
+        return (
+            read.plan
+            if parts == first
+            else plan_file_of(schedule.bound_where(parts=parts), read.path, in_place=read.plan.in_place).plan
+        )
 
     parts, why = _most_slices(cut, first, target, per_node), ""
     while parts:

@@ -197,8 +197,8 @@ def fat_tree_shape(
     """
     if endpoints < 1 or ports < 2 or oversubscription <= 0 or leaf_multiple < 1:
         raise ValueError(f"{endpoints} NIC ports, {ports} switch ports, {oversubscription} to 1: nothing to build")
-    if levels is not None and levels not in (1, 2, 3):
-        raise ValueError(f"{levels} levels: 1, 2 or 3")
+    if levels is not None and not 1 <= levels <= _MOST_LEVELS:
+        raise ValueError(f"{levels} levels: 1 to {_MOST_LEVELS}")
     if levels == 1 or (levels is None and endpoints <= ports):
         if endpoints > ports:
             raise ValueError(f"{endpoints} NIC ports do not fit one switch of {ports} ports; take 2 levels")
@@ -217,10 +217,18 @@ def fat_tree_shape(
         cables = max(cables for cables in range(1, uplinks + 1) if uplinks % cables == 0 and leaves * cables <= ports)
         return (leaf, leaves), (1, uplinks // cables), (1, cables)
     half = ports // 2
-    pods = -(-leaves // half)
+    height = levels or next((each for each in (3, 4) if leaves <= half ** (each - 2) * ports), _MOST_LEVELS)
+    pods = -(-leaves // half ** (height - 2))
     if pods > ports:
+        most = leaf * half ** (height - 2) * ports
         raise ValueError(
-            f"{endpoints} NIC ports do not fit 3 levels of switches of {ports} ports; take larger switches"
+            f"{endpoints} NIC ports do not fit {height} levels of switches of {ports} ports, which hold {most}; take larger switches"
+            + (f", or {height + 1} levels" if height < _MOST_LEVELS else ", or fewer nodes")
         )
     cables = max(cables for cables in range(1, half + 1) if half % cables == 0 and pods * cables <= ports)
-    return (leaf, half, pods), (1, uplinks, half // cables), (1, 1, cables)
+    inner = (half,) * (height - 3)
+    return (leaf, half, *inner, pods), (1, uplinks, *inner, half // cables), (1,) * (height - 1) + (cables,)
+
+
+_MOST_LEVELS = 4
+"""2 million NIC ports on switches of 64."""
