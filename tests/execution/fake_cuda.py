@@ -213,6 +213,22 @@ class FakeDriver:
         _LIBC.munmap(address, size)
         os.close(file)
 
+    def allocate_on(self, size_bytes: int, stream: int) -> int:
+        if stream not in self._streams:
+            raise CudaError("cuMemAllocAsync", 400, "CUDA_ERROR_INVALID_HANDLE", f"{stream} is no stream")
+        return self.allocate(size_bytes)
+
+    def free_on(self, address: int, stream: int) -> None:
+        if ("memory", address) not in self._held:
+            raise CudaError("cuMemFreeAsync", 1, "CUDA_ERROR_INVALID_VALUE", f"{address:#x} is not allocated")
+        self._on(stream, lambda: self._freed(address))
+
+    def _freed(self, address: int) -> None:
+        self._kernels.forget(address)
+        file, size = self._give("memory", address)
+        _LIBC.munmap(address, size)
+        os.close(file)
+
     def ipc_export(self, address: int) -> bytes:
         self._did("ipc_export")
         return struct.pack("<QQQ40x", os.getpid(), *self._held["memory", address])

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from busbw.execution import GaveUpError
+from busbw.execution import Communicator, GaveUpError
 from busbw.execution.cuda import CudaCommunicator, Toolkit, each_rank
 from busbw.execution.cuda_driver import CudaError
 from busbw.execution.cuda_kernels import KERNELS, Entry
@@ -210,6 +210,19 @@ def test_abort_ends_the_waits_of_another_rank():
     closed(ranks)
 
 
+def test_memory_goes_after_what_is_enqueued_on_it():
+    ranks, driver = local([0])
+    with ranks[0] as comm:
+        window = comm.shared(4096)
+        with pytest.raises(ValueError, match="no operation"):
+            comm.all_reduce(values(0, 100), op="none")  # its copy to the GPU is under way
+    after_copy = driver.calls[driver.calls.index("copy_in") :]
+    assert after_copy.index("synchronize") < after_copy.index("unmap")
+    ranks[0].close()  # a second time
+    assert driver.held() == []
+    del window
+
+
 @pytest.mark.parametrize("call", ["create", "reserve", "map", "allow", "fill", "create_stream", "retain_context"])
 @pytest.mark.parametrize("nth", [0, 1])
 def test_when_a_call_fails_all_that_was_taken_is_given_back(call, nth):
@@ -367,6 +380,15 @@ def test_a_rank_without_room_tells_the_others_at_once():
 def test_a_rank_that_never_comes_is_named():
     with pytest.raises(SharedMemoryError, match=r"rank 1 of alone-0 did not come"):
         CudaCommunicator(0, 2, "alone", wait_s=0.1, toolkit=fake_toolkit())
+
+
+def test_a_communicator_with_the_backend_cuda_is_one_of_gpus(monkeypatch):
+    tools = fake_toolkit()
+    monkeypatch.setattr("busbw.execution.cuda.find_toolkit", lambda: tools)
+    monkeypatch.setenv("BUSBW_RANK", "0")
+    with Communicator(1, "cuda", name="one", wait_s=1) as comm:
+        assert isinstance(comm, CudaCommunicator)
+        np.testing.assert_array_equal(comm.all_reduce(values(0, 9)), values(0, 9))
 
 
 def test_every_kernel_of_the_table_is_one_of_the_headers():

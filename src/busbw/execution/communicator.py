@@ -56,7 +56,8 @@ class Communicator:
     """One rank of a communicator of `ranks` processes on this machine that have agreed on `name`.
 
     Rank and name come from the launcher's environment (BUSBW_RANK, BUSBW_JOB) if they are not given; with backend="mpi" from
-    mpi4py, which must run as many ranks on this machine. `run_threads` makes ranks of threads of this process.
+    mpi4py, which must run as many ranks on this machine. With backend="cuda" it is a `busbw.execution.cuda.CudaCommunicator`, of as many GPUs.
+    `run_threads` makes ranks of threads of this process.
     Arrays are numpy arrays and whatever else has Python's buffer protocol, or gives an array without a copy by DLPack (torch and cupy
     tensors on the CPU); they must be contiguous. bfloat16 has no numpy type: pass uint16 and dtype="bfloat16". Reductions go by rank
     0, 1, .. n-1 on every rank, so all ranks get the same bits.
@@ -66,6 +67,10 @@ class Communicator:
     """
 
     _common: _Common | None
+
+    def __new__(cls, ranks: int = 0, backend: Backend = "cpu", **of: Any) -> Any:
+        """One on GPUs for backend="cuda"."""
+        return super().__new__(cls) if backend != "cuda" else _on_gpus(ranks, **of)
 
     def __init__(
         self,
@@ -334,17 +339,16 @@ def _from_mpi(ranks: int) -> tuple[int, str]:
 
 
 def _refuse(backend: str) -> None:
-    if backend == "cuda":
-        from busbw.execution.cuda import find_toolkit  # noqa: PLC0415 - looks for a driver
-        from busbw.execution.cuda_driver import CudaUnavailableError  # noqa: PLC0415
-
-        try:
-            find_toolkit()
-        except CudaUnavailableError as error:
-            raise ValueError(f'backend="cuda": {error}') from None
-        raise ValueError(
-            'backend="cuda": ranks on GPUs are made by busbw.execution.cuda.CudaCommunicator(rank, ranks, name)'
-        )
     if backend == "sim":
         raise ValueError('backend="sim" has no processes: busbw.execution.simulate runs a plan in the simulated memory')
     raise ValueError(f"no backend {backend!r}; there are cpu, sim, cuda, mpi")
+
+
+def _on_gpus(
+    ranks: int, *, rank: int | None = None, name: str | None = None, wait_s: float = 30.0, attach: bool = True
+) -> Any:
+    """A rank on a GPU. Raises CudaUnavailableError, which names what this machine lacks. attach says nothing here: GPUs map each other's memory."""
+    from busbw.execution.cuda import CudaCommunicator  # noqa: PLC0415 - it imports this module
+
+    place = _from_environment("BUSBW_RANK", rank, "rank", int)
+    return CudaCommunicator(place, ranks, _from_environment("BUSBW_JOB", name, "name", str), wait_s=wait_s)

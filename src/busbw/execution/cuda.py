@@ -417,7 +417,7 @@ class CudaCommunicator:
         self._windows: list[CudaWindow] = []
         self._arrays: list[weakref.finalize[..., DeviceArray]] = []
         undo.callback(self._free_arrays)
-        self._failed = False
+        self._failed = self._closed = False
 
     def _comm_on(self, control: Mapped, slot_bytes: int) -> bytes:
         """The struct that kernels take, on a control window."""
@@ -441,8 +441,13 @@ class CudaCommunicator:
 
     def close(self) -> None:
         """Gives back windows, arrays, stream and context; safe to call twice."""
+        if self._closed:
+            return
+        self._closed = True
         self.driver.set_current(self._functions.context)
-        self._undo.close()
+        with ExitStack() as undo:
+            undo.callback(self._undo.close)
+            self.driver.synchronize(self.stream)  # what is enqueued must not meet memory that is gone
 
     def shared(self, size_bytes: int) -> CudaWindow:
         """Memory of at least size_bytes that all ranks map, zeros. All ranks call, with the same size, in the same order."""
@@ -459,9 +464,11 @@ class CudaCommunicator:
         """New memory on this rank's GPU, private, of any contents."""
         kind = np.dtype(dtype)
         self.driver.set_current(self._functions.context)
-        address = self.driver.allocate(max(size * kind.itemsize, 1))
+        # On the stream, and given back there: cuMemFree would wait for the kernel of another rank on this GPU, which waits for this rank.
+        address = self.driver.allocate_on(max(size * kind.itemsize, 1), self.stream)
+        self.driver.synchronize(self.stream)
         made = DeviceArray(self.driver, self._functions.context, address, size, dtype=kind)
-        given_back = weakref.finalize(made, _free, self.driver, self._functions.context, address)
+        given_back = weakref.finalize(made, _free, self.driver, self._functions.context, address, self.stream)
         given_back.atexit = False
         self._arrays = [*(one for one in self._arrays if one.alive), given_back]
         return made
@@ -718,8 +725,8 @@ class CudaCommunicator:
         if room < size_bytes:
             if address:
                 del self._scratch[use]
-                self.driver.free(address)
-            address = self.driver.allocate(size_bytes)
+                self.driver.free_on(address, self.stream)
+            address = self.driver.allocate_on(size_bytes, self.stream)
             self._scratch[use] = (address, size_bytes)
         return address
 
@@ -731,7 +738,7 @@ class CudaCommunicator:
     def _free_scratch(self) -> None:
         with ExitStack() as undo:
             for address, _ in self._scratch.values():
-                undo.callback(self.driver.free, address)
+                undo.callback(self.driver.free_on, address, self.stream)
             self._scratch = {}
 
 
@@ -753,8 +760,12 @@ class _Call:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is None and self._given_stream is None:
-            self._comm.driver.synchronize(self._stream)
+        if self._given_stream is not None:
+            return
+        self._comm.driver.synchronize(
+            self._stream
+        )  # after an error too: copies may be under way from arrays that the caller will free
+        if kind is None:
             self._comm.check()
 
     def taken(self, given: Any) -> _Given:
@@ -848,9 +859,9 @@ def _check_shape(rank: int, ranks: int, slot_bytes: int, blocks: int) -> None:
         raise ValueError(f"{blocks} blocks")
 
 
-def _free(driver: Driver, context: int, address: int) -> None:
+def _free(driver: Driver, context: int, address: int, stream: int) -> None:
     driver.set_current(context)
-    driver.free(address)
+    driver.free_on(address, stream)
 
 
 def _part(size: int, ranks: int) -> int:

@@ -108,7 +108,15 @@ class Driver(Protocol):
         """Lets devices read and write what is mapped there."""
 
     def allocate(self, size_bytes: int) -> int: ...
-    def free(self, address: int) -> None: ...
+    def free(self, address: int) -> None:
+        """Waits for all that runs in the context."""
+
+    def allocate_on(self, size_bytes: int, stream: int) -> int:
+        """Memory that is there from this place of the stream on."""
+
+    def free_on(self, address: int, stream: int) -> None:
+        """Gives it back at this place of the stream; waits for nothing."""
+
     def ipc_export(self, address: int) -> bytes: ...
     def ipc_open(self, handle: bytes) -> int: ...
     def ipc_close(self, address: int) -> None: ...
@@ -326,6 +334,12 @@ class BindingsDriver:
 
     def free(self, address: int) -> None:
         self._call("cuMemFree", self._cu.CUdeviceptr(address))
+
+    def allocate_on(self, size_bytes: int, stream: int) -> int:
+        return int(self._call("cuMemAllocAsync", size_bytes, self._cu.CUstream(stream), about=f"{size_bytes} bytes."))
+
+    def free_on(self, address: int, stream: int) -> None:
+        self._call("cuMemFreeAsync", self._cu.CUdeviceptr(address), self._cu.CUstream(stream))
 
     def ipc_export(self, address: int) -> bytes:
         handle = self._call("cuIpcGetMemHandle", self._cu.CUdeviceptr(address))

@@ -57,9 +57,7 @@ BUSBW_DEVICE void copy(const Block& block, T* dst, const T* src, std::size_t cou
   } else {
     const bool vectors = is_aligned(dst) && is_aligned(src);
     const std::size_t whole = vectors ? count / kElements : 0;
-    for_each_of_thread(whole, block.thread, block.threads, [&](std::size_t i) {
-      weak_store(reinterpret_cast<Vector<T>*>(dst) + i, weak_load(reinterpret_cast<const Vector<T>*>(src) + i));
-    });
+    copy_each(reinterpret_cast<Vector<T>*>(dst), reinterpret_cast<const Vector<T>*>(src), whole, block.thread, block.threads);
     const std::size_t done = whole * kElements;
     for_each_of_thread(count - done, block.thread, block.threads, [&](std::size_t i) { weak_store(dst + done + i, weak_load(src + done + i)); });
   }

@@ -51,6 +51,11 @@ void for_each_of_thread(std::size_t count, std::uint32_t thread, std::uint32_t t
 
 inline constexpr bool kMovesRuns = false;
 
+template <class T>
+void copy_each(T* dst, const T* src, std::size_t count, std::uint32_t thread, std::uint32_t threads) {
+  for_each_of_thread(count, thread, threads, [&](std::size_t i) { weak_store(dst + i, weak_load(src + i)); });
+}
+
 class BlockBarrier {
  public:
   explicit BlockBarrier(std::uint32_t) {}
