@@ -53,10 +53,8 @@ BUSBW_DEVICE WaitResult all_reduce_packets_of(const Comm& comm, const Block& blo
     }
     if (stopped == kArrived) store_words_here(result, unit * each, each, sum);
   });
-  const WaitResult ended = block.agreed(stopped);
-  if (block.thread == 0) weak_store(comm.epoch(block.block), call + 1);
-  block.sync();
-  return ended;
+  if (block.thread == 0) weak_store(comm.epoch(block.block), call + 1);  // all have read it before the barrier above
+  return block.agreed(stopped);
 }
 
 }  // namespace detail
