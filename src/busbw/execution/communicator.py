@@ -95,7 +95,7 @@ class Communicator:
 
     @classmethod
     def _of_thread(cls, rank: int, common: _Common, wait_s: float) -> Communicator:
-        made = cls.__new__(cls)
+        made: Communicator = object.__new__(cls)
         made.ranks, made.rank, made.name, made._wait_s = common.ranks, rank, f"threads of {os.getpid()}", wait_s
         made._windows, made._common = itertools.count(), common
         made._start(common.memory(-1, Rank.control_bytes(common.ranks, CELL_BYTES)), attach=True)
