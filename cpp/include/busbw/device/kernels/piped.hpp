@@ -114,8 +114,8 @@ BUSBW_DEVICE WaitResult all_reduce_piped_parts(const Pipes& pipes, const Block& 
       const std::uint32_t next = detail::peer_after(comm, 1);
       T* const sum = comm.ranks == 1 ? out + part.first : pipes.template open<T>(block, next, part.size() * sizeof(T), stop);
       if (comm.ranks > 1 && stop != kArrived) return stop;
+      // Ends in block barriers, as it drops what it took: all threads see all of the sum.
       if ((stop = detail::pop_reduce(pipes, block, in + part.first, sum, part.size(), op)) != kArrived) return stop;
-      block.sync();
       for (std::uint32_t i = 2; i < comm.ranks; ++i)
         if ((stop = detail::push(pipes, block, detail::peer_after(comm, i), static_cast<const T*>(sum), part.size())) != kArrived) return stop;
       if (comm.ranks > 1) {
