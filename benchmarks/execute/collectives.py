@@ -37,7 +37,7 @@ def _open_mpi(times: Mapping[str, float]) -> float:
 
 def _need_open_mpi(options: Options, run: Contest) -> None:
     if not options.smoke and not any(team.name in OPEN_MPI for team in run.teams):
-        raise NotMeasurableError("; ".join(["no Open MPI", *run.absent]) + '. Install it: pip install "busbw[bench]"')
+        raise NotMeasurableError("; ".join(["no Open MPI", *run.absent]) + '. Install it: pip install "busbw[peers]"')
 
 
 @functools.cache

@@ -151,7 +151,7 @@ class Contest:
     def _add_gloo(self, ranks: int) -> None:
         found = subprocess.run([sys.executable, "-c", "import torch.distributed"], check=False, capture_output=True)
         if found.returncode:
-            self.absent.append('gloo: torch is not installed; pip install "busbw[bench]"')
+            self.absent.append('gloo: torch is not installed; pip install "busbw[peers]"')
             return
         self._add(Team("gloo", ranks, _python_team("gloo", ranks)))
 
