@@ -11,7 +11,7 @@ from benchmarks.rows import Measured, Options
 
 __all__ = ["culprits_named"]
 
-_NODES, _RAILS, _NOISE, _LEFT = 64, 4, 0.03, 0.9
+_NODES, _NODES_SMOKE, _RAILS, _NOISE, _LEFT = 64, 16, 4, 0.03, 0.9
 _FAULTS = ("host", "NIC", "rail", "cable", "path")
 """A cable hurts what one NIC sends; a path all pairs of two hosts."""
 
@@ -20,24 +20,25 @@ def culprits_named(options: Options) -> Measured:
     """Share of faults whose culprit is in the first finding; share of clean tables with a finding."""
     trials = 1 if options.smoke else 8
     clean = 1 if options.smoke else 20
-    named = [_first(fault, trial) for fault in _FAULTS for trial in range(trials)]
-    alarms = [bool(_findings("", 1000 + trial)[0]) for trial in range(clean)]
+    nodes = _NODES_SMOKE if options.smoke else _NODES
+    named = [_first(fault, trial, nodes) for fault in _FAULTS for trial in range(trials)]
+    alarms = [bool(_findings("", 1000 + trial, nodes)[0]) for trial in range(clean)]
     return Measured([float(np.mean(named)), float(np.mean(alarms))], note=f"{len(named)} faults, {clean} clean tables")
 
 
-def _first(fault: str, seed: int) -> bool:
-    summaries, words = _findings(fault, seed)
+def _first(fault: str, seed: int, nodes: int) -> bool:
+    summaries, words = _findings(fault, seed, nodes)
     return bool(summaries) and summaries[0].startswith(words)
 
 
-def _findings(fault: str, seed: int) -> tuple[list[str], str]:
+def _findings(fault: str, seed: int, nodes: int) -> tuple[list[str], str]:
     """What `busbw explain` finds, best first, and how the right finding begins."""
     from busbw.diagnosis import explain
     from busbw.readers import find_artefacts
 
     random = np.random.default_rng(seed)
-    host, rail = int(random.integers(_NODES)), int(random.integers(_RAILS))
-    other = (host + 1 + int(random.integers(_NODES - 1))) % _NODES
+    host, rail = int(random.integers(nodes)), int(random.integers(_RAILS))
+    other = (host + 1 + int(random.integers(nodes - 1))) % nodes
     hurt = {
         "host": lambda a, b, r: host in (a, b),
         "NIC": lambda a, b, r: host in (a, b) and r == rail,
@@ -49,8 +50,8 @@ def _findings(fault: str, seed: int) -> tuple[list[str], str]:
     lines = [
         f"node{a:02d}:mlx5_{r} node{b:02d}:mlx5_{r} {48 * np.exp(_NOISE * random.standard_normal()) * (_LEFT if hurt(a, b, r) else 1):.2f}"
         for r in range(_RAILS)
-        for a in range(_NODES)
-        for b in range(_NODES)
+        for a in range(nodes)
+        for b in range(nodes)
         if a != b
     ]
     words = {
