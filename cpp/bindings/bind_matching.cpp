@@ -19,15 +19,10 @@ namespace schedule = busbw::schedule;
 
 namespace {
 
-template <class T>
-using Column = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using busbw::bindings::Column;
+using busbw::bindings::values;
 template <class T>
 using Made = nb::ndarray<nb::numpy, T, nb::ndim<1>>;
-
-template <class T>
-std::vector<T> values(const Column<T>& column) {
-  return {column.data(), column.data() + column.shape(0)};
-}
 
 template <class T>
 Made<T> made(std::vector<T>&& column) {
