@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from busbw.collectives.exchange.targets import Target
     from busbw.collectives.legality import Verdict, Violation
 
-__all__ = ["SCHEDULE", "convert", "show", "verify", "write_as"]
+__all__ = ["SCHEDULE", "convert", "meant_by", "show", "verify", "write_as"]
 
 _SOMETHING_WRONG = 1
 SCHEDULE = "schedule-json"
@@ -149,7 +150,7 @@ def convert(  # noqa: PLR0917 - an option each
     read = read_plan(given_path(source), sizes=_sizes(bind), counts=_table(counts), in_place=in_place)
     for loss in read.losses:
         note(str(loss))
-    format_, _ = _meant(output, to, target)
+    format_, _ = meant_by(output, to, target)
     for option, value, use in (("--bytes", size, "goal"), ("--ranks-per-node", per_node, "mscclpp-json")):
         if value is not None and format_ != use:
             raise typer.BadParameter(f"{option} {value}: only {use} needs it, and {output} is {format_}.")
@@ -166,7 +167,7 @@ def write_as(  # noqa: PLR0917 - an option each
     """
     from busbw.collectives.exchange import FORMATS, target_named, write_file  # noqa: PLC0415 - loads numpy
 
-    format_, meant = _meant(output, to, target)
+    format_, meant = meant_by(output, to, target)
     if format_ == "goal":
         return _goal(read, size)
     writes_for = meant or (read.target if read.target.format == format_ else target_named(FORMATS[format_]))
@@ -178,8 +179,11 @@ def write_as(  # noqa: PLR0917 - an option each
     return text
 
 
-def _meant(output: str, to: str | None, target: str | None) -> tuple[str, Target | None]:
-    """The format that --to, --target or OUT's ending mean, and the target if one is named. Raises BadParameter for words that mean no format."""
+def meant_by(output: str, to: str | None, target: str | None, also: Sequence[str] = ()) -> tuple[str, Target | None]:
+    """The format that --to, --target or OUT's ending mean, and the target if one is named.
+
+    Raises BadParameter for words that mean no format; it names all that there are, and `also`.
+    """
     from busbw.collectives.exchange import FORMATS, target_named  # noqa: PLC0415 - loads numpy
 
     if to in _SHORT:
@@ -189,7 +193,7 @@ def _meant(output: str, to: str | None, target: str | None) -> tuple[str, Target
     format_ = to or (meant.format if meant is not None else _ENDINGS.get(Path(output).suffix))
     if format_ is None or format_ not in (*FORMATS, "goal"):
         what = f"--to {to}" if to else f"the ending of {output} names no format; give --to"
-        raise typer.BadParameter(f"{what}: there are {', '.join((*FORMATS, 'goal'))}.")
+        raise typer.BadParameter(f"{what}: there are {', '.join((*FORMATS, 'goal', *also))}.")
     if format_ == "goal" and meant is not None:
         raise typer.BadParameter(f"--target {meant.name}: it reads {meant.format}, not goal.")
     return format_, meant
