@@ -110,6 +110,12 @@ def test_failed_cables_are_gone_from_bound_and_simulation(busbw):
         (("all-reduce", "--cluster", "dgx-h100", "--nodes", "0"), "at least one node"),
         (("all-reduce", "--cluster", "gh200"), "one GPU"),
         (("broadcast", "--cluster", "dgx-h100", "--root", "8"), "0 to 7"),
+        (("all-reduce", "--cluster", "dgx-h100", "--out", "x.txt"), "schedule-json"),
+        (("all-reduce", "--cluster", "dgx-h100", "--out", "x.json", "--in-place"), "--in-place: x.json is a schedule"),
+        (
+            ("all-reduce", "--cluster", "dgx-h100", "--out", "x.json", "--to", "schedule-json", "--target", "msccl"),
+            "--target msccl: x.json",
+        ),
         (("all-reduce", "--cluster", "dgx-h100", "--nodes", "1000000"), "take larger switches"),
     ],
 )

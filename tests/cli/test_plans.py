@@ -44,7 +44,7 @@ def test_a_file_that_holds_no_plan_is_wrong_use_but_does_not_stop_the_others(bus
     (tmp_path / "notes.txt").write_text("hello")
     assert busbw("verify", tmp_path / "notes.txt").status == 2
     ran = busbw("verify", tmp_path / "notes.txt", ring)
-    assert ran.status == 0 and "no plan" in ran.err and "legal" in ran.out
+    assert ran.status == 2 and "no plan" in ran.err and "legal" in ran.out
 
 
 def test_a_plan_goes_from_format_to_format(busbw, ring, tmp_path):
@@ -172,11 +172,26 @@ def test_a_damaged_schedule_is_one_clear_error(busbw, schedule, change, said):
     assert ran.status == 2 and said in ran.err
 
 
+@pytest.mark.parametrize(
+    ("output", "given"),
+    [
+        ("x.xml", ("--bytes", "1MiB")),
+        ("x.xml", ("--ranks-per-node", 2)),
+        ("x.goal", ("--bytes", "1MiB", "--ranks-per-node", 2)),
+        ("x.goal", ("--bytes", "1MiB", "--to", "goal", "--target", "rccl")),
+    ],
+)
+def test_what_the_format_has_no_use_for_is_refused(busbw, ring, tmp_path, output, given):
+    """An option that would change nothing was meant to change something."""
+    ran = busbw("convert", ring, tmp_path / output, *given)
+    assert ran.status == 2 and given[-2] in ran.err and not (tmp_path / output).exists()
+
+
 def test_json_names_the_files_that_held_no_plan(busbw, ring, tmp_path):
-    """One unreadable file among others does not stop the run, and is not lost."""
+    """One unreadable file among others does not stop the run, and is not lost: a plan that nobody checked does not pass."""
     missing = tmp_path / "missing.xml"
     ran = busbw("verify", ring, missing, "--json")
     told = json.loads(ran.out)
-    assert (ran.status, len(told["plans"])) == (0, 1)
+    assert (ran.status, len(told["plans"])) == (2, 1)
     (unread,) = told["unread"]
     assert unread["file"] == str(missing) and "no such file" in unread["reason"]

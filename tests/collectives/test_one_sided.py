@@ -156,6 +156,14 @@ def test_a_plan_that_does_not_come_to_its_end_is_refused():
         one_sided(odd)
 
 
+def test_a_reduce_that_is_written_as_custom_is_not_called_wrong(tmp_path):
+    """The file does not say which chunks belong together, so no sum in it is wrong; nor does it promise any bits."""
+    (tmp_path / "x.json").write_text(write_plan(library_plan("binomial_reduce", 5), TARGETS["mscclpp-0.10"]))
+    verdict = read_plan(tmp_path / "x.json").verify()
+    assert verdict.violations == () and not verdict.same_bits
+    assert verdict.unchecked == ("the result, because custom promises none",)
+
+
 def test_what_is_written_is_read_from_a_file(tmp_path):
     (tmp_path / "x.json").write_text(write_plan(library_plan("binomial_broadcast", 5), TARGETS["mscclpp-0.10"]))
     again = read_plan(tmp_path / "x.json")

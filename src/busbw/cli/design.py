@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from busbw.cli.console import Page, given_path, note, print_json
-from busbw.cli.plans import SCHEDULE, write_as
+from busbw.cli.plans import SCHEDULE, meant_by, write_as
 from busbw.cli.predictions import pairs_of, sizes_of, three, time_us
 from busbw.errors import InputError
 
@@ -137,6 +137,10 @@ def design(  # noqa: PLR0917 - an option each
     for line in map(str, losses):
         note(line)
     nodes = found.nodes
+    if out is None and (to or target or in_place):
+        raise typer.BadParameter("--to, --target and --in-place say how --out is written; give --out FILE.")
+    if out is not None:
+        _check_out(out, to, target, in_place)
     if found.gpus < 2:
         raise typer.BadParameter(f"{nodes} x {found.name} is one GPU, which has nobody to talk to.")
     if not 0 <= root < found.gpus:
@@ -173,8 +177,6 @@ def design(  # noqa: PLR0917 - an option each
     if result.best is None and (out is not None or draw is not None):
         raise typer.BadParameter(f"{result.ranks} ranks: no schedule is written out here for so many.")
     best = result.best
-    if out is None and (to or target or in_place):
-        raise typer.BadParameter("--to, --target and --in-place say how --out is written; give --out FILE.")
     if out is not None:
         if say is not None:
             say(f"writing {out}: every rank is written, read back and verified")
@@ -221,6 +223,20 @@ def _fastest_written(  # noqa: PLR0917 - an option each
     raise first or InputError(f"{out}: none of the fastest candidates has a schedule to write.")
 
 
+def _is_schedule(out: Path, to: str | None, target: str | None) -> bool:
+    """Whether the schedule itself is written, no plan of it."""
+    return to == SCHEDULE or (to is None and target is None and out.suffix == ".json")
+
+
+def _check_out(out: Path, to: str | None, target: str | None, in_place: bool) -> None:
+    """Raises BadParameter for what --out can't be written as: before all is worked out."""
+    if not _is_schedule(out, to, target):
+        meant_by(str(out), to, target, (SCHEDULE,))
+    elif target is not None or in_place:
+        option = "--in-place" if target is None else f"--target {target}"
+        raise typer.BadParameter(f"{option}: {out} is a schedule, which any plan is made of. Give --to, for a plan.")
+
+
 def _written(  # noqa: PLR0917 - an option each
     best: Candidate, out: Path, to: str | None, target: str | None, size: str, per_node: int, in_place: bool
 ) -> tuple[str, str]:
@@ -229,7 +245,7 @@ def _written(  # noqa: PLR0917 - an option each
     from busbw.collectives.schedule_json import to_json  # noqa: PLC0415
 
     bound = best.bind()
-    if to == SCHEDULE or (to is None and target is None and out.suffix == ".json"):
+    if _is_schedule(out, to, target):
         return "schedule", to_json(replace(bound.schedule, fixed=bound.sizes, params=bound.params)) + "\n"
     file = plan_file_of(bound, bound.schedule.name, in_place=in_place)
     return "plan", write_as(file, str(out), to, target, size, per_node)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,9 +16,10 @@ from busbw.errors import InputError
 
 if TYPE_CHECKING:
     from busbw.collectives.exchange import PlanFile
+    from busbw.collectives.exchange.targets import Target
     from busbw.collectives.legality import Verdict, Violation
 
-__all__ = ["SCHEDULE", "convert", "show", "verify", "write_as"]
+__all__ = ["SCHEDULE", "convert", "meant_by", "show", "verify", "write_as"]
 
 _SOMETHING_WRONG = 1
 SCHEDULE = "schedule-json"
@@ -66,7 +68,7 @@ def verify(  # noqa: PLR0917 - an option each
     Decided for every order in which ranks and blocks may run: deadlock, races, lost and doubled contributions, FIFOs that are too
     shallow, signals left over, memory that is used again too early, limits of the runtime. What is broken is shown as steps.
     A schedule is checked by the rules of schedules, and so is the plan that it is lowered to.
-    Exit status 1 if a plan is wrong, 2 if a file holds none.
+    Exit status 1 if a plan is wrong, else 2 if a file holds none.
 
     \b
     Examples:
@@ -96,10 +98,10 @@ def verify(  # noqa: PLR0917 - an option each
             _print(read, verdict, broken)
     if as_json:
         print_json({"schema": 1, "plans": told, "unread": unread})
-    if len(unread) == len(files):
-        raise typer.Exit(2)
     if wrong:
         raise typer.Exit(_SOMETHING_WRONG)
+    if unread:
+        raise typer.Exit(2)
 
 
 def convert(  # noqa: PLR0917 - an option each
@@ -148,6 +150,10 @@ def convert(  # noqa: PLR0917 - an option each
     read = read_plan(given_path(source), sizes=_sizes(bind), counts=_table(counts), in_place=in_place)
     for loss in read.losses:
         note(str(loss))
+    format_, _ = meant_by(output, to, target)
+    for option, value, use in (("--bytes", size, "goal"), ("--ranks-per-node", per_node, "mscclpp-json")):
+        if value is not None and format_ != use:
+            raise typer.BadParameter(f"{option} {value}: only {use} needs it, and {output} is {format_}.")
     text = write_as(read, output, to, target, size, per_node)
     given_path(output).write_text(text, encoding="utf-8")
 
@@ -161,14 +167,7 @@ def write_as(  # noqa: PLR0917 - an option each
     """
     from busbw.collectives.exchange import FORMATS, target_named, write_file  # noqa: PLC0415 - loads numpy
 
-    if to in _SHORT:
-        target = target or _SHORT[to]
-        to = None
-    meant = target_named(target) if target is not None else None
-    format_ = to or (meant.format if meant is not None else _ENDINGS.get(Path(output).suffix))
-    if format_ not in (*FORMATS, "goal"):
-        what = f"--to {to}" if to else f"the ending of {output} names no format; give --to"
-        raise typer.BadParameter(f"{what}: there are {', '.join((*FORMATS, 'goal'))}.")
+    format_, meant = meant_by(output, to, target)
     if format_ == "goal":
         return _goal(read, size)
     writes_for = meant or (read.target if read.target.format == format_ else target_named(FORMATS[format_]))
@@ -178,6 +177,26 @@ def write_as(  # noqa: PLR0917 - an option each
     if said:
         note(f"{output}: {said}")
     return text
+
+
+def meant_by(output: str, to: str | None, target: str | None, also: Sequence[str] = ()) -> tuple[str, Target | None]:
+    """The format that --to, --target or OUT's ending mean, and the target if one is named.
+
+    Raises BadParameter for words that mean no format; it names all that there are, and `also`.
+    """
+    from busbw.collectives.exchange import FORMATS, target_named  # noqa: PLC0415 - loads numpy
+
+    if to in _SHORT:
+        target = target or _SHORT[to]
+        to = None
+    meant = target_named(target) if target is not None else None
+    format_ = to or (meant.format if meant is not None else _ENDINGS.get(Path(output).suffix))
+    if format_ is None or format_ not in (*FORMATS, "goal"):
+        what = f"--to {to}" if to else f"the ending of {output} names no format; give --to"
+        raise typer.BadParameter(f"{what}: there are {', '.join((*FORMATS, 'goal', *also))}.")
+    if format_ == "goal" and meant is not None:
+        raise typer.BadParameter(f"--target {meant.name}: it reads {meant.format}, not goal.")
+    return format_, meant
 
 
 def show(  # noqa: PLR0917 - an option each

@@ -107,7 +107,7 @@ class Candidate:
     timed_by: str = "model"
     """model, simulation (of the links; fitted: read off runs with fewer slices) or prediction (of NCCL)."""
     links_s: float | None = None
-    """What the links take: simulated; of NCCL, its bytes at line rate; None where the model alone is known."""
+    """What the links take: simulated; of NCCL, its bytes at line rate, not below the bound; None where the model alone is known."""
     in_network: bool = False
     """Whether switches add or copy for it."""
 

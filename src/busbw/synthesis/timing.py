@@ -141,9 +141,19 @@ def ranked_on(
     timed.sort(key=lambda candidate: candidate.time_s)
     by_switches = any(candidate.in_network for candidate in timed)
     left_out = tuple(pair for pair in found.left_out if not (by_switches and pair[1] == NEEDS_SWITCHES))
-    return replace(
+    ranked = replace(
         found, candidates=tuple(timed), left_out=left_out, switches=above, latency_s=footing.far_s, notes=(*found.notes, *dict.fromkeys(notes)),
     )  # fmt: skip
+    at_least = (_at_least(ranked, candidate) for candidate in timed)
+    return replace(ranked, candidates=tuple(sorted(at_least, key=lambda candidate: candidate.time_s)))
+
+
+def _at_least(ranked: Design, candidate: Candidate) -> Candidate:
+    """The candidate, a prediction's links not below what no schedule can beat: it counts bytes of NICs and mean distances, not what each link must carry."""
+    if candidate.timed_by != "prediction" or candidate.links_s is None:
+        return candidate
+    bound_s = ranked.switches_bound_s if candidate.in_network else ranked.bound_s
+    return replace(candidate, links_s=max(candidate.links_s, bound_s), time_s=max(candidate.time_s, bound_s))
 
 
 @dataclass(frozen=True, slots=True)
