@@ -247,7 +247,6 @@ def test_without_reading_peers_memory_the_result_is_the_same():
 @pytest.mark.parametrize(
     ("backend", "said"),
     [
-        ("cuda", 'backend="cuda": '),
         ("sim", "runs a plan in the simulated memory"),
         ("tpu", "there are cpu, sim, cuda, mpi"),
     ],
