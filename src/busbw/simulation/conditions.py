@@ -21,10 +21,14 @@ from busbw.simulation.network import Network
 from busbw.simulation.peers import Table
 from busbw.simulation.program import Channel, Delay, Send, Stream, TaskProgram
 
-__all__ = ["Background", "Conditions", "LinkFailure", "find_links"]
+__all__ = ["SLOWNESS_UNIT", "Background", "Conditions", "LinkFailure", "find_links"]
 
-_SLOWNESS_UNIT = 1 << 20
+SLOWNESS_UNIT = 1 << 20
 """Of cpp/include/busbw/sim/program.hpp."""
+_MOST_S = 9.2e6
+"""106 days: where the core's clock of picoseconds ends."""
+_MOST_SPEED = 1e5
+"""Times full speed, and its inverse the least: beyond, speeds in parts of 2^20 are no longer near what was asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +44,10 @@ class LinkFailure:
     """When it is up again, for a flap; routes that went round it stay."""
 
     def __post_init__(self) -> None:
-        if self.at_s < 0 or (self.reroute_s or 0) < 0 or (self.until_s is not None and self.until_s <= self.at_s):
+        times = (self.at_s, self.reroute_s or 0.0, self.until_s or 0.0)
+        if not all(0 <= time_s <= _MOST_S for time_s in times):
+            raise ValueError(f"link {self.link}: down at {self.at_s} s: times are 0 to {_MOST_S:g} s")
+        if self.until_s is not None and self.until_s <= self.at_s:
             raise ValueError(f"link {self.link}: down at {self.at_s} s, up at {self.until_s} s: times must follow")
 
 
@@ -80,6 +87,10 @@ class Conditions:
             for name, part in parts.items():
                 if not 0 < part < math.inf:
                     raise ValueError(f"{what} {name}: {part} of its speed; write a number above 0, or fail the link")
+                if not 1 / _MOST_SPEED <= part <= _MOST_SPEED:
+                    raise ValueError(
+                        f"{what} {name}: {part} of its speed; {1 / _MOST_SPEED:g} to {_MOST_SPEED:g} are simulated"
+                    )
         if not (0 <= self.speed_spread < math.inf and 0 <= self.start_spread_s < math.inf):
             raise ValueError(f"spreads of {self.speed_spread} and {self.start_spread_s} s: write numbers from 0 on")
 
@@ -108,7 +119,7 @@ class Conditions:
             if not 0 <= rank < ranks:
                 raise ValueError(f"rank {rank} is slow, but there are only {ranks} ranks")
             speed[rank] *= part
-        return np.rint(_SLOWNESS_UNIT / speed).astype(np.int64)
+        return np.rint(SLOWNESS_UNIT / speed).astype(np.int64)
 
     def applied_to(self, network: Network) -> Network:
         """The network from the start on: slow links, and routes round links that are down from the start and stay so."""

@@ -18,6 +18,8 @@ from busbw.simulation.network import picoseconds
 
 __all__ = ["read_graph_json"]
 
+_MOST_TIME_S = 9.2e6
+"""106 days: where the core's clock of picoseconds ends."""
 _KINDS = {
     "compute": COMPUTE, "transfer": TRANSFER, "delay": DELAY, "barrier": DELAY, "multicast": MULTICAST, "reduce": REDUCE,
 }  # fmt: skip
@@ -81,6 +83,9 @@ def _number(path: str, task: dict[str, Any], what: str) -> float:
         return -1
     if (what in needed and what not in task) or isinstance(value, bool) or not isinstance(value, (int, float)):
         raise InputError(f"{path}: task {task['id']}: {what} is {task.get(what)!r}; write a number.")
-    if value < (-1 if what == "to" else 0) or value > 2**62:
-        raise InputError(f"{path}: task {task['id']}: {what} is {value}; it must not be negative.")
+    most = _MOST_TIME_S if what == "time_s" else 2**62
+    if not (-1 if what == "to" else 0) <= value <= most:
+        raise InputError(f"{path}: task {task['id']}: {what} is {value}; write a number from 0 to {most:.4g}.")
+    if what != "time_s" and value != int(value):
+        raise InputError(f"{path}: task {task['id']}: {what} is {value}; write a whole number.")
     return value
