@@ -119,6 +119,16 @@ def test_one_seed_gives_one_answer_and_seeds_differ():
     assert min(times) > simulate(program, star).end_ps
 
 
+def test_a_spread_of_speeds_slows_messages_as_a_slow_rank_does():
+    """One message ends with the slower of its two ends; one that is fast carries no more than its link."""
+    star = SingleSwitch(2, LinkRates(B, B))
+    for seed in range(4):
+        spread = Conditions(speed_spread=0.3, seed=seed)
+        slower = min(1.0, *spread.drawn(2))
+        took = simulate(one_message(2, 0, 1), star, conditions=spread).time_s
+        assert took == pytest.approx(MIB / (B * slower), rel=1e-6)
+
+
 @pytest.mark.parametrize(
     ("link", "said"),
     [
