@@ -130,6 +130,12 @@ def test_a_cycle_is_named(tmp_path):
             "rank 4 is not there",
         ),
         ('{"schema": 2}', "no task graph"),
+        ('{"schema": 1, "tasks": [{"id": 1, "rank": 0, "kind": "barrier", "after": 5}]}', "after is 5; write a list"),
+        ('{"schema": 1, "tasks": [{"id": 1, "rank": 0, "kind": ["barrier"]}]}', "is unknown"),
+        (
+            '{"schema": 1, "tasks": [{"id": 1, "rank": 0, "kind": "multicast", "to": [99999999999999999999], "bytes": 1}]}',
+            "write a list of ranks",
+        ),
         ('{"schema": 1, "ranks": 2, "tasks": []}', "no tasks"),
         ("num_ranks 1\nrank 0 {\n}\n", "no tasks"),
         (

@@ -48,7 +48,10 @@ def read_graph_json(text: str, path: str) -> TaskGraph:
     )
     before, after = [], []
     for number, task in enumerate(tasks):
-        for name in task.get("after", ()):
+        earlier = task.get("after", [])
+        if not isinstance(earlier, list):
+            raise InputError(f"{path}: task {task['id']}: after is {earlier!r}; write a list of ids.")
+        for name in earlier:
             if str(name) not in ids:
                 raise InputError(
                     f"{path}: task {task['id']} comes after {name}, which is not there. Add it or leave it out."
@@ -70,7 +73,7 @@ def read_graph_json(text: str, path: str) -> TaskGraph:
 
 def _number(path: str, task: dict[str, Any], what: str) -> float:
     if what == "kind":
-        if task.get("kind") not in _KINDS:
+        if not isinstance(task.get("kind"), str) or task["kind"] not in _KINDS:
             raise InputError(
                 f"{path}: task {task['id']}: kind {task.get('kind')!r} is unknown; there is {', '.join(_KINDS)}."
             )
@@ -78,7 +81,9 @@ def _number(path: str, task: dict[str, Any], what: str) -> float:
     needed = {"rank"} | _NEEDED.get(task["kind"], {"time_s"})
     value = task.get(what, -1 if what == "to" else 0)
     if what == "to" and task["kind"] in ("multicast", "reduce"):
-        if not isinstance(value, list) or not all(isinstance(one, int) and not isinstance(one, bool) for one in value):
+        if not isinstance(value, list) or not all(
+            isinstance(one, int) and not isinstance(one, bool) and 0 <= one < 2**62 for one in value
+        ):
             raise InputError(f"{path}: task {task['id']}: to is {value!r}; write a list of ranks.")
         return -1
     if (what in needed and what not in task) or isinstance(value, bool) or not isinstance(value, (int, float)):
