@@ -17,6 +17,7 @@ from busbw.simulation import (
     Receive,
     Send,
     Shift,
+    StallError,
     Stream,
     Table,
     TaskProgram,
@@ -118,6 +119,16 @@ def test_one_seed_gives_one_answer_and_seeds_differ():
     assert min(times) > simulate(program, star).end_ps
 
 
+def test_a_spread_of_speeds_slows_messages_as_a_slow_rank_does():
+    """One message ends with the slower of its two ends; one that is fast carries no more than its link."""
+    star = SingleSwitch(2, LinkRates(B, B))
+    for seed in range(4):
+        spread = Conditions(speed_spread=0.3, seed=seed)
+        slower = min(1.0, *spread.drawn(2))
+        took = simulate(one_message(2, 0, 1), star, conditions=spread).time_s
+        assert took == pytest.approx(MIB / (B * slower), rel=1e-6)
+
+
 @pytest.mark.parametrize(
     ("link", "said"),
     [
@@ -197,3 +208,35 @@ def test_more_pairs_of_ranks_than_memory_holds_are_refused_before_they_are_made(
     with pytest.raises(InputError, match=r"4 pairs of ranks .* 3 are simulated at most"):
         simulate(ring(4, 1), star, fold=False)
     assert simulate(ring(4, 1), star).time_s > 0
+
+
+@pytest.mark.parametrize(
+    ("conditions", "size", "said"),
+    [
+        (
+            Conditions(failed_links=(LinkFailure("leaf0 -> nic3", 1e-6, None),)),
+            MIB,
+            "is down, and routes never change",
+        ),
+        (Conditions(), (1 << 60) - 1, "longer than the 106 days"),
+    ],
+)
+def test_a_stall_names_the_link_first_and_what_is_wrong_with_it(conditions, size, said):
+    """2^60 B / 12.5 MB/s are 9.2e10 s, and int64 picoseconds end after 9.2e6 s."""
+    star = SingleSwitch(4, LinkRates(12.5e6, 12.5e6))
+    with pytest.raises(StallError, match=rf"^nothing moves any more at [0-9.]+ us: [^;]*which stands before .*{said}"):
+        simulate(LIBRARY["ring_all_reduce"]().bind(4), star, size_bytes=size, conditions=conditions)
+
+
+@pytest.mark.parametrize("at_s", [1e30, float("nan"), float("inf")])
+def test_times_that_the_clock_does_not_hold_are_refused(at_s):
+    """Instead of wrapping into the past."""
+    with pytest.raises(ValueError, match=r"times are 0 to 9\.2e\+06 s"):
+        LinkFailure("leaf0 -> spine1", at_s)
+
+
+@pytest.mark.parametrize("part", [1e-300, 1e-15, 1e300])
+def test_speeds_beyond_what_integers_hold_are_refused(part):
+    """Instead of a rate that has become 0 or negative."""
+    with pytest.raises(ValueError, match=r"1e-05 to 100000 are simulated"):
+        Conditions({0: part})

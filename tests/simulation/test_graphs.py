@@ -130,6 +130,22 @@ def test_a_cycle_is_named(tmp_path):
             "rank 4 is not there",
         ),
         ('{"schema": 2}', "no task graph"),
+        ('{"schema": 1, "tasks": [{"id": 1, "rank": 0, "kind": "barrier", "after": 5}]}', "after is 5; write a list"),
+        ('{"schema": 1, "tasks": [{"id": 1, "rank": 0, "kind": ["barrier"]}]}', "is unknown"),
+        (
+            '{"schema": 1, "tasks": [{"id": 1, "rank": 0, "kind": "multicast", "to": [99999999999999999999], "bytes": 1}]}',
+            "write a list of ranks",
+        ),
+        ('{"schema": 1, "ranks": 2, "tasks": []}', "no tasks"),
+        ("num_ranks 1\nrank 0 {\n}\n", "no tasks"),
+        (
+            '{"schema": 1, "ranks": 99999999999, "tasks": [{"id": 1, "rank": 0, "kind": "barrier"}]}',
+            "99,999,999,999 ranks",
+        ),
+        ('{"schema": 1, "tasks": [{"id": 1, "rank": 0, "kind": "compute", "time_s": NaN}]}', "time_s is nan"),
+        ('{"schema": 1, "tasks": [{"id": 1, "rank": 0, "kind": "compute", "time_s": 1e30}]}', r"from 0 to 9.2e\+06"),
+        ('{"schema": 1, "tasks": [{"id": 1, "rank": 0, "kind": "transfer", "to": 1, "bytes": 1.5}]}', "whole number"),
+        ('{"schema": 1, "tasks": [{"id": 1, "rank": 0, "kind": "transfer", "to": 0, "bytes": 1}]}', "sends to itself"),
         ("{", "no JSON"),
     ],
 )
@@ -139,6 +155,20 @@ def test_a_file_that_is_no_graph_says_where_and_why(tmp_path, text, said):
     file.write_text(text)
     with pytest.raises(InputError, match=said):
         read_graph(file)
+
+
+@pytest.mark.parametrize(
+    ("tasks", "ranks", "said"),
+    [
+        ((compute("a", 9e6), compute("b", 9e6, "a")), 4, "compute 1.8e"),
+        ((transfer("a", 0, 1, 3 << 60), transfer("b", 0, 1, 3 << 60, "a")), 4, "too long"),
+        ((compute("a", 1e-6, rank=4),), 5, "5 ranks, the cluster 4"),
+    ],
+)
+def test_a_graph_that_the_clock_or_the_cluster_does_not_hold_is_refused(tmp_path, tasks, ranks, said):
+    """int64 picoseconds end after 106 days: 2 x 9e6 s, and 2 x 3.5e18 B at 50 GB/s, are more."""
+    with pytest.raises(InputError, match=said):
+        simulate(graph_of(tmp_path, *tasks, ranks=ranks), STAR)
 
 
 def test_a_device_is_no_file_of_a_graph():

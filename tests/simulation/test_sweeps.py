@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -14,10 +15,13 @@ from dataclasses import replace
 import pytest
 
 from busbw.collectives.algorithms import direct_all_to_all
+from busbw.collectives.lowering import plan_of
+from busbw.collectives.plan import held_plan
 from busbw.errors import InputError
 from busbw.hardware import find_cluster
+from busbw.hardware.blueprints import load_nodes
 from busbw.observations.store import Store
-from busbw.simulation import Kept, Point, engines, sweep
+from busbw.simulation import Conditions, Kept, Point, engines, simulate, sweep
 from busbw.simulation.sweep import MOST_POINTS
 
 CLUSTER = find_cluster("dgx-h100", 1)[0]
@@ -36,6 +40,25 @@ def test_any_executor_gives_what_running_here_gives():
     with ThreadPoolExecutor(2) as pool:
         assert times(sweep(POINTS, executor=pool)) == here
     assert len(here) == 3 and here[0] < here[2]
+
+
+def test_a_point_on_any_node_can_be_sent_to_another_process():
+    """Executors pickle what they send; the machine on the other side must be the same one."""
+    for node in load_nodes():
+        cluster, _ = find_cluster(node, 2)
+        point = Point(direct_all_to_all().bind(cluster.gpus), cluster, 8, Conditions(slow_ranks={0: 0.5}))
+        assert pickle.loads(pickle.dumps(point)) == point
+
+
+def test_a_plan_can_be_sent_to_another_process():
+    """Lowered when asked for, or held."""
+    plan = plan_of(direct_all_to_all().bind(8))
+    held = held_plan(list(plan), name=plan.name, collective=plan.collective, chunks=plan.chunks)
+    for one in (plan, held):
+        assert (
+            pickle.loads(pickle.dumps(Point(one, CLUSTER, 1 << 20))).run().time_s
+            == simulate(plan, CLUSTER, size_bytes=1 << 20).time_s
+        )
 
 
 def test_points_are_run_once(tmp_path):

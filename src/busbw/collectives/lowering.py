@@ -7,6 +7,8 @@ work through one order of (step, round, send before receive), and no FIFO needs 
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from busbw.collectives.expressions import IntArray
@@ -40,7 +42,7 @@ def plan_of(bound: BoundSchedule, *, in_place: bool = False, name: str | None = 
         kind if kind in COLLECTIVES else "custom",
         bound.ranks,
         bound.chunks * refinement_of(bound),
-        lambda rank: lower(bound, rank, in_place=in_place),
+        partial(lower, bound, in_place=in_place),
         in_place=in_place,
         out_of_place=not in_place,
         root=bound.root,
@@ -80,13 +82,14 @@ def _promise(bound: BoundSchedule) -> Promise | None:
     if bound.schedule.kind not in EXPERTS:
         return None
     has, gets = experts_of(bound)
-    fine = refinement_of(bound)
-    part = np.arange(bound.chunks * fine, dtype=np.int64)
+    part = np.arange(bound.chunks * refinement_of(bound), dtype=np.int64)
 
-    def of(table: IntArray, rank: int) -> IntArray:
-        return np.where(np.repeat(table[:, rank], fine) > 0, part, -1)
+    return Promise(partial(_held_of, has, part), partial(_held_of, gets, part))
 
-    return Promise(lambda rank: of(has, rank), lambda rank: of(gets, rank))
+
+def _held_of(table: IntArray, part: IntArray, rank: int) -> IntArray:
+    """Chunks that a rank has by a table of (chunks, ranks), each its own content; -1 where it has none."""
+    return np.where(np.repeat(table[:, rank], len(part) // len(table)) > 0, part, -1)
 
 
 class _Lanes:

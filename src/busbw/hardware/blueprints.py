@@ -272,7 +272,7 @@ def _node(name: str, entry: Mapping[str, object]) -> Node:
         nvswitches=int(nvswitch["count"]) if isinstance(nvswitch, dict) else 0,
         nvlink_domain_nodes=int(str(entry["nvlink_domain_nodes"])),
         cpu=str(entry["cpu"]),
-        sources=MappingProxyType({str(part): str(source) for part, source in sources.items()}),
+        sources={str(part): str(source) for part, source in sources.items()},
         cpu_id=CpuId(cpu["arch"], cpu["vendor"], cpu["family"], cpu["model"]),
         cpu_link=catalogue.cpu_links[cpu["link"]],
         c2c_bytes_per_s=float(c2c["link_mb_s"]) * _MEGA * int(c2c["links"]) if isinstance(c2c, dict) else None,

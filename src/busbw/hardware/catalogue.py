@@ -368,7 +368,7 @@ def _accelerator(name: str, entry: object) -> Accelerator:
         memory_bytes=_number(memory["capacity_gb"], _GIGA),
         memory_type=_text(memory["type"]),
         memory_bytes_per_s=_number(memory["bandwidth_gb_s"], _GIGA),
-        dense_flops=_frozen({kind: _number(figure, 1e12) for kind, figure in _mapping(fields["dense_tflops"]).items()}),
+        dense_flops={kind: _number(figure, 1e12) for kind, figure in _mapping(fields["dense_tflops"]).items()},
         multiprocessors=_count(fields["sms"]),
         l2_bytes=_number(fields["l2_mb"], 1e6),
     )

@@ -16,15 +16,19 @@ import numpy as np
 
 from busbw.hardware.cluster import Cluster
 from busbw.hardware.fabrics.rail_optimised import RailOptimised
-from busbw.hardware.links import IntArray
+from busbw.hardware.links import FloatArray, IntArray
 from busbw.simulation.network import Network
 from busbw.simulation.peers import Table
 from busbw.simulation.program import Channel, Delay, Send, Stream, TaskProgram
 
-__all__ = ["Background", "Conditions", "LinkFailure", "find_links"]
+__all__ = ["SLOWNESS_UNIT", "Background", "Conditions", "LinkFailure", "find_links"]
 
-_SLOWNESS_UNIT = 1 << 20
+SLOWNESS_UNIT = 1 << 20
 """Of cpp/include/busbw/sim/program.hpp."""
+_MOST_S = 9.2e6
+"""106 days: where the core's clock of picoseconds ends."""
+_MOST_SPEED = 1e5
+"""Times full speed, and its inverse the least: beyond, speeds in parts of 2^20 are no longer near what was asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +44,10 @@ class LinkFailure:
     """When it is up again, for a flap; routes that went round it stay."""
 
     def __post_init__(self) -> None:
-        if self.at_s < 0 or (self.reroute_s or 0) < 0 or (self.until_s is not None and self.until_s <= self.at_s):
+        times = (self.at_s, self.reroute_s or 0.0, self.until_s or 0.0)
+        if not all(0 <= time_s <= _MOST_S for time_s in times):
+            raise ValueError(f"link {self.link}: down at {self.at_s} s: times are 0 to {_MOST_S:g} s")
+        if self.until_s is not None and self.until_s <= self.at_s:
             raise ValueError(f"link {self.link}: down at {self.at_s} s, up at {self.until_s} s: times must follow")
 
 
@@ -70,7 +77,7 @@ class Conditions:
     failed_links: tuple[LinkFailure, ...] = ()
     background: tuple[Background, ...] = ()
     speed_spread: float = 0.0
-    """Standard deviation of ranks' speeds around 1, drawn once a run: 0.09 is what was seen at 64k GPUs (arXiv 2510.15596)."""
+    """Standard deviation of ranks' speeds around 1, drawn once a run, with what slow_ranks do, but no link above its rate: 0.09 is what was seen at 64k GPUs (arXiv 2510.15596)."""
     start_spread_s: float = 0.0
     """Standard deviation of how late ranks come; none comes early."""
     seed: int = 0
@@ -80,6 +87,10 @@ class Conditions:
             for name, part in parts.items():
                 if not 0 < part < math.inf:
                     raise ValueError(f"{what} {name}: {part} of its speed; write a number above 0, or fail the link")
+                if not 1 / _MOST_SPEED <= part <= _MOST_SPEED:
+                    raise ValueError(
+                        f"{what} {name}: {part} of its speed; {1 / _MOST_SPEED:g} to {_MOST_SPEED:g} are simulated"
+                    )
         if not (0 <= self.speed_spread < math.inf and 0 <= self.start_spread_s < math.inf):
             raise ValueError(f"spreads of {self.speed_spread} and {self.start_spread_s} s: write numbers from 0 on")
 
@@ -101,14 +112,18 @@ class Conditions:
         """(N,) time of computing over that at full speed, in parts of 2^20; None where nothing is slow."""
         if not self.slow_ranks and not self.speed_spread:
             return None
-        speed = np.ones(ranks)
-        if self.speed_spread:
-            speed *= np.maximum(0.05, 1 + self.speed_spread * _noise(self.seed, 0, ranks))
+        speed = self.drawn(ranks)
         for rank, part in self.slow_ranks.items():
             if not 0 <= rank < ranks:
                 raise ValueError(f"rank {rank} is slow, but there are only {ranks} ranks")
             speed[rank] *= part
-        return np.rint(_SLOWNESS_UNIT / speed).astype(np.int64)
+        return np.rint(SLOWNESS_UNIT / speed).astype(np.int64)
+
+    def drawn(self, ranks: int) -> FloatArray:
+        """(N,) speeds over full speed that this seed draws; 1 where speeds have no spread."""
+        if not self.speed_spread:
+            return np.ones(ranks)
+        return np.maximum(0.05, 1 + self.speed_spread * _noise(self.seed, 0, ranks))
 
     def applied_to(self, network: Network) -> Network:
         """The network from the start on: slow links, and routes round links that are down from the start and stay so."""
@@ -119,6 +134,10 @@ class Conditions:
         for rank, part in self.slow_ranks.items():
             for link in _links_at(network, rank):
                 slow[link] = slow.get(link, 1.0) * part
+        drawn = self.drawn(network.ranks)
+        for rank in np.flatnonzero(drawn < 1).tolist():  # a link carries no more than its rate
+            for link in _links_at(network, rank):
+                slow[link] = slow.get(link, 1.0) * float(drawn[rank])
         dead = {
             link for failure in self.failed_links if _from_start(failure) for link in find_links(network, failure.link)
         }

@@ -16,9 +16,10 @@ import numpy as np
 from busbw.errors import InputError
 from busbw.hardware.links import IntArray
 from busbw.simulation import _flow
+from busbw.simulation.conditions import SLOWNESS_UNIT
 from busbw.simulation.expansion import Crossings, Expansion
 from busbw.simulation.limits import Watch
-from busbw.simulation.network import Network, Ways, merged, rate_units
+from busbw.simulation.network import RATE_UNITS_PER_BYTE, Network, Ways, merged, rate_units
 from busbw.simulation.peers import Table
 from busbw.simulation.program import Carried, Channel, Stream, TaskProgram
 from busbw.simulation.symmetry import Orbits
@@ -39,6 +40,10 @@ _RECEIVE_OP, _SEND_OP, _DRAIN_OP, _DELAY_OP, _COMPUTE_OP, _STOP_OP = (
     7,
 )  # Op of cpp/include/busbw/sim/program.hpp
 _MOST_NAMED = 6
+_MOST_RANKS = 1 << 24
+"""As `--ranks` takes. A guess at what is asked."""
+_MOST_PS = float(1 << 63)
+"""Where the clock of the core ends: 106 days."""
 _TASK_BYTES = 1000
 """Of memory that a task takes until it runs: 6 instructions of 32 bytes, twice, and columns. A guess."""
 
@@ -76,6 +81,17 @@ class TaskGraph:
 
     def check(self) -> None:
         """Raises InputError for ranks and tasks that are not there, and for tasks that wait for each other in a ring."""
+        if not len(self):
+            raise InputError("the graph has no tasks, so there is nothing to simulate. Give it some.")
+        if not 1 <= self.ranks < _MOST_RANKS:
+            raise InputError(f"the graph has {self.ranks:,} ranks; 1 to {_MOST_RANKS - 1:,} are simulated.")
+        alone = np.flatnonzero(np.isin(self.kind, (TRANSFER, SEND)) & (self.peer == self.rank))
+        if len(alone):
+            task = int(alone[0])
+            raise InputError(
+                f"task {self.names[task]}: rank {self.rank[task]} sends to itself, which crosses no link. Leave it out, or write what the copy "
+                "takes as a computation."
+            )
         if len(self.before) and (
             min(self.before.min(), self.after.min()) < 0 or max(self.before.max(), self.after.max()) >= len(self)
         ):
@@ -133,6 +149,8 @@ class TaskGraph:
         """The graph for the core: a stream a task. slowness: (N,) as `Conditions.slowness` gives it. Raises ValueError where no way leads."""
         tasks, watch = len(self), watch or Watch()
         watch.look(f"{tasks:,} tasks were laid out", tasks * _TASK_BYTES)
+        if self.ranks > network.ranks:
+            raise ValueError(f"the graph has {self.ranks:,} ranks, the cluster {network.ranks:,}: take more nodes")
         carries = np.flatnonzero(np.isin(self.kind, (TRANSFER, SEND, MULTICAST, REDUCE)))
         matched = np.flatnonzero(self.match >= 0)
         receiver = carries.copy()
@@ -204,6 +222,7 @@ class TaskGraph:
         flow.set_ports(port_stream.astype(np.int32), latency)
         flow.set_ways(ways.begin.astype(np.int64), dense.astype(np.int32), ways.share.astype(np.int32))
         capacity = rate_units(network.rates_of(links)[0]) if len(links) else nothing64
+        _refuse_long(self, capacity, latency, slowness)
         flow.set_capacity(capacity)
         flow.share_unit = ways.share_unit
         nobody = Table(np.arange(self.ranks), np.empty((self.ranks, 0), np.int64))
@@ -222,6 +241,21 @@ class TaskGraph:
         }  # fmt: skip
         assert ports == len(port_stream)
         return program, Expansion(flow, Orbits(network, ()), **columns)
+
+
+def _refuse_long(graph: TaskGraph, capacity: IntArray, latency: IntArray, slowness: IntArray | None) -> None:
+    """Raises ValueError for a graph whose tasks, one after another over the slowest link, could outlast the clock."""
+    times = graph.time_ps.astype(np.float64)
+    if slowness is not None:
+        times *= slowness[graph.rank] / float(SLOWNESS_UNIT)
+    slowest = float(capacity[capacity > 0].min(initial=np.iinfo(np.int64).max)) / RATE_UNITS_PER_BYTE
+    messages = float(graph.size_bytes.astype(np.float64).sum()) / slowest * 1e12 if len(capacity) else 0.0
+    computing, waiting = float(times.sum()), float(latency.astype(np.float64).sum())
+    if computing + messages + waiting >= _MOST_PS:
+        raise ValueError(
+            f"the graph may take too long: its tasks compute {computing * 1e-12:.4g} s and send {messages * 1e-12:.4g} s one after another, "
+            f"and the clock ends after {_MOST_PS * 1e-12:.4g} s. Are its times and sizes in the right unit?"
+        )
 
 
 def _ring(graph: TaskGraph) -> list[int]:

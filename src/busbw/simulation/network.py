@@ -139,8 +139,11 @@ class Network:
         else:
             rate, latency = self.place.link_rates(links)
         rate = np.array(np.broadcast_to(rate, np.shape(links)), np.float64)
-        for link, part in self.slow.items():
-            rate[np.asarray(links) == link] *= part
+        if self.slow:
+            slow = np.array(sorted(self.slow), np.int64)
+            part = np.array([self.slow[link] for link in slow.tolist()])
+            at = np.searchsorted(slow, links).clip(max=len(slow) - 1)
+            rate = np.where(slow[at] == links, rate * part[at], rate)
         return rate, np.broadcast_to(latency, np.shape(links))
 
     def link_name(self, link: int) -> str:

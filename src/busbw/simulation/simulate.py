@@ -109,7 +109,7 @@ def simulate(
     except KeyboardInterrupt:
         stopped = "interrupted"
     if status == _STALLED:
-        raise StallError(_stall(run, expansion, program, network))
+        raise StallError(_stall(run, expansion, program, network, outages))
     return Timeline.of(run, expansion, program, network, stopped)
 
 
@@ -130,8 +130,11 @@ def _link_name(link: int, network: Network) -> str:
     return network.link_name(link) if link >= 0 else f"the limit of channel {-1 - link}"
 
 
-def _stall(run: _flow.Run, expansion: Expansion, program: TaskProgram, network: Network) -> str:
+def _stall(
+    run: _flow.Run, expansion: Expansion, program: TaskProgram, network: Network, outages: tuple[Outage, ...]
+) -> str:
     waits = [wait for wait in run.waits() if not program.streams[int(expansion.stream_name[wait[0]])].background]
+    waits.sort(key=lambda wait: wait[3] < 0)  # what stands before a link is the cause, the rest waits for it
     said = []
     for stream, operation, channel, bottleneck in waits[:_MOST_NAMED]:
         rank = network.rank_name(int(expansion.stream_rank[stream]))
@@ -148,7 +151,17 @@ def _stall(run: _flow.Run, expansion: Expansion, program: TaskProgram, network: 
     of = expansion.orbits.order
     more = f" and {len(waits) - _MOST_NAMED} more" if len(waits) > _MOST_NAMED else ""
     stands = f" (each for {of} ranks alike)" if of > 1 else ""
-    return (
-        f"nothing moves any more at {run.now_ps * 1e-6:.3f} us: {'; '.join(said)}{more}{stands}. A message that is waited for "
-        "is never sent, or ranks wait for each other: send before you receive, or give channels more slots."
-    )
+    down = {
+        link
+        for outage in outages
+        if outage.at_s * 1e12 <= run.now_ps and outage.until_s is None
+        for link in outage.links
+    }
+    before = {int(expansion.link[wait[3]]) for wait in waits if wait[3] >= 0}
+    if before & down:
+        why = "A link is down, and routes never change: say after how long they do (--fail-link LINK@AT+REROUTE), or leave the failure out."
+    elif before:
+        why = "A message would take longer than the 106 days that the clock has: send fewer bytes, or give the link a higher rate."
+    else:
+        why = "A message that is waited for is never sent, or ranks wait for each other: send before you receive, or give channels more slots."
+    return f"nothing moves any more at {run.now_ps * 1e-6:.3f} us: {'; '.join(said)}{more}{stands}. {why}"

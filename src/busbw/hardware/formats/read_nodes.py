@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 
 from busbw.errors import InputError
 from busbw.hardware.blueprints import CpuId, Node, PcieRoot, cpu_link, mesh_share_bytes_per_s
@@ -93,7 +92,7 @@ class NodeParts:
             nvswitches=chips,
             nvlink_domain_nodes=self.domain_nodes,
             cpu=self.cpu_name,
-            sources=MappingProxyType(dict(sources)),
+            sources=dict(sources),
             cpu_id=self.cpu_id,
             cpu_link=between if len(self.numas) > 1 else None,
             c2c_bytes_per_s=max(self.c2c_bytes_per_s.values(), default=None),

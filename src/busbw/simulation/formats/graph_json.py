@@ -18,6 +18,8 @@ from busbw.simulation.network import picoseconds
 
 __all__ = ["read_graph_json"]
 
+_MOST_TIME_S = 9.2e6
+"""106 days: where the core's clock of picoseconds ends."""
 _KINDS = {
     "compute": COMPUTE, "transfer": TRANSFER, "delay": DELAY, "barrier": DELAY, "multicast": MULTICAST, "reduce": REDUCE,
 }  # fmt: skip
@@ -46,7 +48,10 @@ def read_graph_json(text: str, path: str) -> TaskGraph:
     )
     before, after = [], []
     for number, task in enumerate(tasks):
-        for name in task.get("after", ()):
+        earlier = task.get("after", [])
+        if not isinstance(earlier, list):
+            raise InputError(f"{path}: task {task['id']}: after is {earlier!r}; write a list of ids.")
+        for name in earlier:
             if str(name) not in ids:
                 raise InputError(
                     f"{path}: task {task['id']} comes after {name}, which is not there. Add it or leave it out."
@@ -68,7 +73,7 @@ def read_graph_json(text: str, path: str) -> TaskGraph:
 
 def _number(path: str, task: dict[str, Any], what: str) -> float:
     if what == "kind":
-        if task.get("kind") not in _KINDS:
+        if not isinstance(task.get("kind"), str) or task["kind"] not in _KINDS:
             raise InputError(
                 f"{path}: task {task['id']}: kind {task.get('kind')!r} is unknown; there is {', '.join(_KINDS)}."
             )
@@ -76,11 +81,16 @@ def _number(path: str, task: dict[str, Any], what: str) -> float:
     needed = {"rank"} | _NEEDED.get(task["kind"], {"time_s"})
     value = task.get(what, -1 if what == "to" else 0)
     if what == "to" and task["kind"] in ("multicast", "reduce"):
-        if not isinstance(value, list) or not all(isinstance(one, int) and not isinstance(one, bool) for one in value):
+        if not isinstance(value, list) or not all(
+            isinstance(one, int) and not isinstance(one, bool) and 0 <= one < 2**62 for one in value
+        ):
             raise InputError(f"{path}: task {task['id']}: to is {value!r}; write a list of ranks.")
         return -1
     if (what in needed and what not in task) or isinstance(value, bool) or not isinstance(value, (int, float)):
         raise InputError(f"{path}: task {task['id']}: {what} is {task.get(what)!r}; write a number.")
-    if value < (-1 if what == "to" else 0) or value > 2**62:
-        raise InputError(f"{path}: task {task['id']}: {what} is {value}; it must not be negative.")
+    most = _MOST_TIME_S if what == "time_s" else 2**62
+    if not (-1 if what == "to" else 0) <= value <= most:
+        raise InputError(f"{path}: task {task['id']}: {what} is {value}; write a number from 0 to {most:.4g}.")
+    if what != "time_s" and value != int(value):
+        raise InputError(f"{path}: task {task['id']}: {what} is {value}; write a whole number.")
     return value
