@@ -314,6 +314,27 @@ def test_what_is_no_number_of_bytes_alike_everywhere_is_refused():
     run_threads(2, body, wait_s=5)
 
 
+@pytest.mark.parametrize("wait_s", [0, -1, float("nan")])
+def test_a_wait_lasts_some_time(wait_s):
+    with pytest.raises(ValueError, match="a wait lasts some seconds"):
+        run_threads(2, lambda comm: comm.rank, wait_s=wait_s)
+    assert run_threads(2, lambda comm: int(comm.all_reduce(np.array([1]))[0]), wait_s=float("inf")) == [2, 2]
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda comm: comm.shared(0), "at least one is needed"),
+        (lambda comm: comm.shared(64 * (comm.rank + 1)), "all must ask for the same"),
+        (lambda comm: comm.broadcast(np.ones(3), root=-1), "root -1 is none of the ranks"),
+        (lambda comm: comm.reduce(np.ones(3), root=-1), "root -1 is none of the ranks"),
+    ],
+)
+def test_a_call_that_no_rank_can_follow_is_refused(call, said):
+    with pytest.raises(ValueError, match=said):
+        run_threads(2, call, wait_s=5)
+
+
 def test_the_others_end_at_once_when_a_thread_raises():
     def body(comm: Communicator) -> None:
         if comm.rank == 1:

@@ -34,6 +34,8 @@ _LOOKS_WHERE_CORES_ARE_MANY = 16_000
 """About 1 ms of pauses: a rank that gives its core away gets it back after the slice of whoever took it, a few ms later."""
 _GRACE_S = 2.0
 """For a thread to end after Ctrl-C, once its waits have. A guess."""
+_LONGEST_WAIT_S = 1e9
+"""Thirty years; nanoseconds of it fit 64 bits."""
 _MOST_CORES = 4096
 """That are told apart: more than Linux is built for by distributions (NR_CPUS 8192 at most; a guess that half will do)."""
 
@@ -107,7 +109,9 @@ class Communicator:
         return made
 
     def _start(self, control: list[Bytes], attach: bool) -> None:
-        self._core = Rank(self.rank, control, CELL_BYTES, self._wait_s)
+        if not self._wait_s > 0:
+            raise ValueError(f"wait_s={self._wait_s}: a wait lasts some seconds")
+        self._core = Rank(self.rank, control, CELL_BYTES, min(self._wait_s, _LONGEST_WAIT_S))
         if attach and self.ranks > 1:
             self._check(self._core.attach())
         mine = np.zeros(_MOST_CORES, np.uint8)
@@ -123,7 +127,12 @@ class Communicator:
         return [np.frombuffer(one, np.uint8)[HEAD_BYTES : HEAD_BYTES + size_bytes] for one in mapped]
 
     def shared(self, size_bytes: int) -> SharedArray:
-        """Memory of size_bytes that all ranks map, zeros. All ranks call, with the same size, in the same order."""
+        """Memory of size_bytes that all ranks map, zeros. All ranks call, with the same size, in the same order.
+
+        An all_reduce on it takes the same place of it on every rank: one that does not gives wrong values, or ends at the deadline.
+        """
+        if size_bytes < 1:
+            raise ValueError(f"{size_bytes} bytes can't be shared: at least one is needed")
         memory = self._mapped(f"{self.name}-w{next(self._windows)}", size_bytes)
         self._core.add_window(memory, size_bytes)
         return SharedArray(memory, self.rank)
@@ -185,6 +194,7 @@ class Communicator:
         """The root's source, on all ranks. On the others source gives the size only, and is the target if there is none."""
         given = _array(source)
         made = given if target is None else _array(target)
+        self._is_root(root)
         self._check(self._core.broadcast(given, made, root, times))
         return made
 
@@ -193,7 +203,7 @@ class Communicator:
     ) -> Array | None:
         """The reduction of all ranks' source on the root, in target (new if None); None on the others."""
         given = _array(source)
-        is_root = self.rank == root
+        is_root = self._is_root(root)
         made = given if not is_root else np.empty_like(given) if target is None else _array(target)
         self._check(self._core.reduce(given, made, op, dtype, root))
         return made if is_root else None
@@ -279,7 +289,12 @@ class _Common:
         with self._lock:
             if number not in self._memory:
                 self._memory[number] = [_aligned(size_bytes) for _ in range(self.ranks)]
-            return self._memory[number]
+            made = self._memory[number]
+            if made[0].size != size_bytes:
+                raise ValueError(
+                    f"a rank shares {made[0].size} bytes, this rank {size_bytes}: all must ask for the same"
+                )
+            return made
 
     def abort(self) -> None:
         """Ends the waits of all ranks."""
