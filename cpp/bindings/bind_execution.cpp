@@ -24,7 +24,11 @@ namespace {
 class Buffer {
  public:
   Buffer(nb::handle object, bool is_written) {
-    if (PyObject_GetBuffer(object.ptr(), &view_, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT | (is_written ? PyBUF_WRITABLE : 0)) == 0) return;
+    if (PyObject_GetBuffer(object.ptr(), &view_, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT | (is_written ? PyBUF_WRITABLE : 0)) == 0) {
+      if (!has_objects(view_.format)) return;
+      PyBuffer_Release(&view_);
+      throw std::invalid_argument("Python objects lie in the memory of one process: pass an array of numbers");
+    }
     PyErr_Clear();
     if (PyObject_GetBuffer(object.ptr(), &view_, PyBUF_STRIDED_RO) != 0) throw nb::python_error();
     const bool is_contiguous = PyBuffer_IsContiguous(&view_, 'C') != 0;
@@ -79,6 +83,16 @@ class Buffer {
   }
 
  private:
+  /// Of a format of struct's language, in which names of fields stand between colons.
+  static bool has_objects(const char* format) {
+    bool is_name = false;
+    for (; format && *format; ++format) {
+      if (*format == ':') is_name = !is_name;
+      if (*format == 'O' && !is_name) return true;
+    }
+    return false;
+  }
+
   Py_buffer view_{};
 };
 
@@ -122,6 +136,7 @@ class Rank {
     const Buffer in(source, false), out(target, true);
     const Reduction how = reduction(in, op, dtype);
     if (in.bytes() != out.bytes() || in.item_bytes() != out.item_bytes()) throw std::invalid_argument(sizes_text(in, out));
+    check_place(in, out, out.data() == in.data());
     const std::size_t count = in.bytes() / how.element_bytes;
     return called(times, [&] { return core_.all_reduce(in.data(), out.data(), count, how); });
   }
@@ -131,27 +146,30 @@ class Rank {
     const Reduction how = reduction(in, op, dtype);
     if (in.bytes() % (core_.ranks() * how.element_bytes)) throw std::invalid_argument(parts_text(in.bytes(), core_.ranks()));
     if (in.bytes() != out.bytes() * core_.ranks() || in.item_bytes() != out.item_bytes()) throw std::invalid_argument(sizes_text(in, out));
+    check_place(in, out, out.data() == in.data() + core_.comm().rank * out.bytes());
     const std::size_t count = out.bytes() / how.element_bytes;
     return called(times, [&] { return core_.reduce_scatter(in.data(), out.data(), count, how); });
   }
 
   int all_gather(nb::handle source, nb::handle target, std::size_t times) {
     const Buffer in(source, false), out(target, true);
-    if (out.bytes() != in.bytes() * core_.ranks()) throw std::invalid_argument(sizes_text(in, out));
+    if (out.bytes() != in.bytes() * core_.ranks() || in.item_bytes() != out.item_bytes()) throw std::invalid_argument(sizes_text(in, out));
+    check_place(in, out, in.data() == out.data() + core_.comm().rank * in.bytes());
     return called(times, [&] { return core_.all_gather(in.data(), out.data(), in.bytes()); });
   }
 
   int all_to_all(nb::handle source, nb::handle target, std::size_t times) {
     const Buffer in(source, false), out(target, true);
-    if (in.bytes() != out.bytes()) throw std::invalid_argument(sizes_text(in, out));
-    if (in.bytes() % core_.ranks()) throw std::invalid_argument(parts_text(in.bytes(), core_.ranks()));
+    if (in.bytes() != out.bytes() || in.item_bytes() != out.item_bytes()) throw std::invalid_argument(sizes_text(in, out));
+    if (in.bytes() % (core_.ranks() * in.item_bytes())) throw std::invalid_argument(parts_text(in.bytes(), core_.ranks()));
     if (overlap(in, out)) throw std::invalid_argument("source and target of all_to_all overlap");
     return called(times, [&] { return core_.all_to_all(in.data(), out.data(), in.bytes() / core_.ranks()); });
   }
 
   int broadcast(nb::handle source, nb::handle target, std::uint32_t root, std::size_t times) {
     const Buffer in(source, false), out(target, true);
-    if (in.bytes() != out.bytes()) throw std::invalid_argument(sizes_text(in, out));
+    if (in.bytes() != out.bytes() || in.item_bytes() != out.item_bytes()) throw std::invalid_argument(sizes_text(in, out));
+    check_place(in, out, out.data() == in.data());
     check_root(root);
     return called(times, [&] { return core_.broadcast(in.data(), out.data(), in.bytes(), root); });
   }
@@ -162,6 +180,7 @@ class Rank {
     check_root(root);
     if (core_.comm().rank == root && (in.bytes() != out.bytes() || in.item_bytes() != out.item_bytes()))
       throw std::invalid_argument(sizes_text(in, out));
+    if (core_.comm().rank == root) check_place(in, out, out.data() == in.data());
     const std::size_t count = in.bytes() / how.element_bytes;
     return called(1, [&] { return core_.reduce(in.data(), out.data(), count, how, root); });
   }
@@ -203,6 +222,9 @@ class Rank {
   void check_root(std::uint32_t root) const {
     if (root >= core_.ranks())
       throw std::invalid_argument("root " + std::to_string(root) + " is none of the ranks 0.." + std::to_string(core_.ranks() - 1));
+  }
+  static void check_place(const Buffer& in, const Buffer& out, bool in_place) {
+    if (!in_place && overlap(in, out)) throw std::invalid_argument("source and target overlap, and not as in a call in place");
   }
   static bool overlap(const Buffer& a, const Buffer& b) { return a.data() < b.data() + b.bytes() && b.data() < a.data() + a.bytes(); }
 

@@ -65,6 +65,7 @@ def test_json_says_what_was_measured_and_that_nothing_was_predicted(busbw):
         (["all-gather", "--window"], "all-reduce alone runs on window memory"),
         (["all-reduce", "--iterations", "0"], "--iterations 0: write 1 or more"),
         (["all-reduce", "--bytes", "1TiB"], "more than is tried here (16 GiB)"),
+        (["all-reduce", "--deadline", "nan"], "--deadline nan: write seconds"),
         (["all-reduce", "--bytes", "8", "--deadline", "0"], "had not ended after 0 s"),
     ],
 )

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
+import subprocess
+import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -12,6 +16,7 @@ import numpy as np
 import pytest
 
 from busbw.execution import Communicator, GaveUpError, run_threads
+from busbw.execution.cuda_driver import CudaUnavailableError
 from busbw.execution.shared_memory import SharedMemoryError, map_all
 
 from .processes import outcomes_of, run_ranks
@@ -254,3 +259,134 @@ def test_without_reading_peers_memory_the_result_is_the_same():
 def test_a_backend_that_is_not_to_be_had_says_what_is_missing(backend, said):
     with pytest.raises(ValueError, match=said):
         Communicator(2, backend, rank=0, name="nobody")
+
+
+def test_on_gpus_the_error_names_what_is_missing(monkeypatch):
+    """Without the package cuda-bindings, as where no extra was installed."""
+    monkeypatch.setitem(sys.modules, "cuda", None)
+    monkeypatch.setitem(sys.modules, "cuda.bindings", None)
+    with pytest.raises(CudaUnavailableError, match=r"cuda-bindings.*pip install 'busbw\[cuda\]'"):
+        Communicator(2, backend="cuda", rank=0, name="nobody")
+
+
+@pytest.mark.parametrize(("first", "second"), [(10, 5010), (1000, 501_000), (5010, 10)])
+def test_a_rank_that_was_called_for_another_size_is_noticed_and_not_read(first, second):
+    """float32: 40 bytes go through pipes, from 12 KiB on the peer's memory would be read, beyond what it holds."""
+    with pytest.raises(GaveUpError, match=r"sizes and types must be the same|of rank"):
+        run_threads(2, lambda comm: comm.all_reduce(np.ones((first, second)[comm.rank], np.float32)), wait_s=1)
+
+
+def test_source_and_target_overlap_as_in_place_or_not_at_all():
+    def body(comm: Communicator) -> None:
+        memory = np.zeros(64)
+        for call in (
+            lambda: comm.all_reduce(memory[:8], memory[1:9]),
+            lambda: comm.reduce_scatter(memory[:8], memory[2:6]),
+            lambda: comm.all_gather(memory[2:6], memory[:8]),
+            lambda: comm.broadcast(memory[:8], memory[1:9]),
+        ):
+            with pytest.raises(ValueError, match="source and target overlap"):
+                call()
+        part = slice(4 * comm.rank, 4 * comm.rank + 4)
+        comm.all_reduce(memory[:8], memory[:8])
+        comm.reduce_scatter(memory[:8], memory[:8][part])
+        comm.all_gather(memory[:8][part], memory[:8])
+
+    run_threads(2, body, wait_s=5)
+
+
+def test_what_is_no_number_of_bytes_alike_everywhere_is_refused():
+    """Addresses of objects, parts of elements, elements that are read as others."""
+
+    def body(comm: Communicator) -> None:
+        objects = np.array([{}, {}], dtype=object)
+        fields = np.zeros(2, dtype=[("O", "<i4"), ("a", "<f8")])
+        assert comm.all_gather(fields).size == 4  # a field may have that name
+        for call, said in (
+            (lambda: comm.all_gather(objects), "Python objects"),
+            (lambda: comm.send_recv(objects, comm.rank, objects.copy(), comm.rank), "Python objects"),
+            (lambda: comm.all_to_all(np.ones(11)), "no equal part"),
+            (lambda: comm.all_gather(np.ones(3), np.ones(12, np.float32)), "12 elements of 4 bytes"),
+        ):
+            with pytest.raises(ValueError, match=said):
+                call()
+
+    run_threads(2, body, wait_s=5)
+
+
+@pytest.mark.parametrize("wait_s", [0, -1, float("nan")])
+def test_a_wait_lasts_some_time(wait_s):
+    with pytest.raises(ValueError, match="a wait lasts some seconds"):
+        run_threads(2, lambda comm: comm.rank, wait_s=wait_s)
+    assert run_threads(2, lambda comm: int(comm.all_reduce(np.array([1]))[0]), wait_s=float("inf")) == [2, 2]
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda comm: comm.shared(0), "at least one is needed"),
+        (lambda comm: comm.shared(64 * (comm.rank + 1)), "all must ask for the same"),
+        (lambda comm: comm.broadcast(np.ones(3), root=-1), "root -1 is none of the ranks"),
+        (lambda comm: comm.reduce(np.ones(3), root=-1), "root -1 is none of the ranks"),
+    ],
+)
+def test_a_call_that_no_rank_can_follow_is_refused(call, said):
+    with pytest.raises(ValueError, match=said):
+        run_threads(2, call, wait_s=5)
+
+
+def test_the_others_end_at_once_when_a_thread_raises():
+    def body(comm: Communicator) -> None:
+        if comm.rank == 1:
+            raise KeyError("lost")
+        comm.barrier()
+
+    begun = time.monotonic()
+    with pytest.raises(KeyError, match="lost"):
+        run_threads(3, body, wait_s=600)
+    assert time.monotonic() - begun < 300
+
+
+_INTERRUPTED = """
+import os, signal, threading
+from busbw.execution import run_threads
+threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+run_threads(2, lambda comm: comm.rank or comm.barrier(), wait_s=600)
+"""
+
+
+def test_an_interrupt_ends_threads_that_wait():
+    """Python that ends under a thread in native code aborts: status -SIGABRT."""
+    ended = subprocess.run(
+        [sys.executable, "-c", _INTERRUPTED], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ended.returncode in (-signal.SIGINT, 1), ended.stderr
+    assert ended.stderr.rstrip().endswith("KeyboardInterrupt")
+
+
+_IN_A_NAMESPACE = """
+import os, sys
+import numpy as np
+from busbw.execution import Communicator
+comm = Communicator(2, rank=int(sys.argv[1]), name=sys.argv[2], wait_s=30)
+print(os.getpid(), comm.reads_peers_memory, comm.all_reduce(np.ones(10_000)).sum())
+"""
+
+
+def test_processes_of_two_containers_may_have_the_same_number():
+    """Both are process 1 of a namespace: neither may take the other's addresses for its own."""
+    unshare = ["unshare", "--user", "--map-root-user", "--pid", "--fork"]
+    if (
+        shutil.which("unshare") is None
+        or subprocess.run([*unshare, "true"], capture_output=True, check=False).returncode
+    ):
+        pytest.skip("no namespaces may be made here")
+    ranks = [
+        subprocess.Popen(
+            [*unshare, sys.executable, "-c", _IN_A_NAMESPACE, str(rank), f"namespaces-{os.getpid()}"],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    assert [rank.communicate(timeout=60)[0] for rank in ranks] == ["1 False 20000.0\n"] * 2

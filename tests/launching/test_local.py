@@ -70,3 +70,16 @@ def test_what_is_no_program_and_no_rank_is_said():
         launch_local(["/no/such/program"], 1, deadline_s=1)
     with pytest.raises(LaunchError, match="at least one is needed"):
         launch_local(["true"], 0, deadline_s=1)
+
+
+def test_names_in_shared_memory_end_with_the_job():
+    """A rank that is killed while it waits for others can't take its name away."""
+    waits = (
+        "import os, sys; open(f\"/dev/shm/busbw-{os.environ['BUSBW_JOB']}-0\", 'w').close(); "
+        "print(os.environ['BUSBW_JOB'], file=sys.stderr, flush=True); os.kill(os.getpid(), 9)"
+    )
+    with pytest.raises(LaunchError, match="killed by SIGKILL") as raised:
+        launch_local(python(waits), 1, deadline_s=30)
+    job = str(raised.value).rpartition(": ")[2]
+    assert job.startswith(f"{os.getpid()}-")
+    assert not list(Path("/dev/shm").glob(f"busbw-{job}*"))

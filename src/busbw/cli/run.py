@@ -58,7 +58,7 @@ def run(  # noqa: PLR0917 - an option each
         typer.Option("--iterations", metavar="N", help="Calls of each row; a tenth of a second of them if not given."),
     ] = None,
     deadline_s: Annotated[
-        float, typer.Option("--deadline", metavar="SECONDS", help="When ranks that have not ended are stopped.")
+        float, typer.Option("--deadline", metavar="SECONDS", help="When processes that have not ended are stopped.")
     ] = 600.0,
     store: Annotated[
         Path | None, typer.Option("--store", parser=given_path, metavar="DIR", help="Keep rows and table here.")
@@ -95,6 +95,8 @@ def run(  # noqa: PLR0917 - an option each
         raise typer.BadParameter("--window: all-reduce alone runs on window memory.")
     if iterations is not None and iterations < 1:
         raise typer.BadParameter(f"--iterations {iterations}: write 1 or more.")
+    if not deadline_s >= 0:
+        raise typer.BadParameter(f"--deadline {deadline_s:g}: write seconds.")
     sizes_bytes = tuple(sizes_of(sizes or ["8:64MiB:2"]))
     if max(sizes_bytes) > _MOST_BYTES:
         raise typer.BadParameter(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeVar
 
@@ -24,12 +25,17 @@ PRIMITIVES = (
     "nothing", "a signal", "a barrier", "a packet", "a message", "a free slot", "a flag", "a flush", "its memory",
 )  # fmt: skip
 """Of wait.hpp, Primitive."""
+_MEMORY = PRIMITIVES.index("its memory")
 CELL_BYTES = 1 << 14
 """The most that one message of a pipe carries: a third of a first-level cache of 48 KiB, half of one of 32 KiB."""
 _LOOKS_WHERE_CORES_ARE_FEW = 70
 """A few more than are made without a pause (target_cpu.hpp): with more ranks than cores a wait lasts until another rank has had the core."""
 _LOOKS_WHERE_CORES_ARE_MANY = 16_000
 """About 1 ms of pauses: a rank that gives its core away gets it back after the slice of whoever took it, a few ms later."""
+_GRACE_S = 2.0
+"""For a thread to end after Ctrl-C, once its waits have. A guess."""
+_LONGEST_WAIT_S = 1e9
+"""Thirty years; nanoseconds of it fit 64 bits."""
 _MOST_CORES = 4096
 """That are told apart: more than Linux is built for by distributions (NR_CPUS 8192 at most; a guess that half will do)."""
 
@@ -61,7 +67,8 @@ class Communicator:
     Arrays are numpy arrays and whatever else has Python's buffer protocol, or gives an array without a copy by DLPack (torch and cupy
     tensors on the CPU); they must be contiguous. bfloat16 has no numpy type: pass uint16 and dtype="bfloat16". Reductions go by rank
     0, 1, .. n-1 on every rank, so all ranks get the same bits.
-    Sizes and types must be the same on all ranks, as in MPI; a rank that asks for something else makes the others wait until their deadline.
+    Sizes and types must be the same on all ranks, as in MPI. A rank that asks for something else is noticed where memory of peers is read
+    (GaveUpError at once) and where a message is missing (at the deadline); small calls of different types give wrong values.
     wait_s: how long a rank waits for another before it raises GaveUpError; after that the communicator is of no more use.
     attach: larger messages are read from the peer's own memory where the system lets a process do that; False: never.
     """
@@ -102,7 +109,9 @@ class Communicator:
         return made
 
     def _start(self, control: list[Bytes], attach: bool) -> None:
-        self._core = Rank(self.rank, control, CELL_BYTES, self._wait_s)
+        if not self._wait_s > 0:
+            raise ValueError(f"wait_s={self._wait_s}: a wait lasts some seconds")
+        self._core = Rank(self.rank, control, CELL_BYTES, min(self._wait_s, _LONGEST_WAIT_S))
         if attach and self.ranks > 1:
             self._check(self._core.attach())
         mine = np.zeros(_MOST_CORES, np.uint8)
@@ -118,7 +127,12 @@ class Communicator:
         return [np.frombuffer(one, np.uint8)[HEAD_BYTES : HEAD_BYTES + size_bytes] for one in mapped]
 
     def shared(self, size_bytes: int) -> SharedArray:
-        """Memory of size_bytes that all ranks map, zeros. All ranks call, with the same size, in the same order."""
+        """Memory of size_bytes that all ranks map, zeros. All ranks call, with the same size, in the same order.
+
+        An all_reduce on it takes the same place of it on every rank: one that does not gives wrong values, or ends at the deadline.
+        """
+        if size_bytes < 1:
+            raise ValueError(f"{size_bytes} bytes can't be shared: at least one is needed")
         memory = self._mapped(f"{self.name}-w{next(self._windows)}", size_bytes)
         self._core.add_window(memory, size_bytes)
         return SharedArray(memory, self.rank)
@@ -180,6 +194,7 @@ class Communicator:
         """The root's source, on all ranks. On the others source gives the size only, and is the target if there is none."""
         given = _array(source)
         made = given if target is None else _array(target)
+        self._is_root(root)
         self._check(self._core.broadcast(given, made, root, times))
         return made
 
@@ -188,7 +203,7 @@ class Communicator:
     ) -> Array | None:
         """The reduction of all ranks' source on the root, in target (new if None); None on the others."""
         given = _array(source)
-        is_root = self.rank == root
+        is_root = self._is_root(root)
         made = given if not is_root else np.empty_like(given) if target is None else _array(target)
         self._check(self._core.reduce(given, made, op, dtype, root))
         return made if is_root else None
@@ -246,6 +261,12 @@ class Communicator:
         if not stopped:
             return
         _, primitive, _, peer, expected, seen = self._core.report()
+        if stopped == 1 and primitive == _MEMORY:
+            raise GaveUpError(
+                f"rank {self.rank} of {self.name} was called for {expected} bytes, rank {peer} for something else: sizes and types must be the same"
+                if seen
+                else f"rank {self.rank} of {self.name} could not reach {expected} bytes in the memory of rank {peer}. See that rank's log: it may have died."
+            )
         if stopped == 1:
             what = PRIMITIVES[primitive] if primitive < len(PRIMITIVES) else "something"
             raise GaveUpError(
@@ -268,7 +289,18 @@ class _Common:
         with self._lock:
             if number not in self._memory:
                 self._memory[number] = [_aligned(size_bytes) for _ in range(self.ranks)]
-            return self._memory[number]
+            made = self._memory[number]
+            if made[0].size != size_bytes:
+                raise ValueError(
+                    f"a rank shares {made[0].size} bytes, this rank {size_bytes}: all must ask for the same"
+                )
+            return made
+
+    def abort(self) -> None:
+        """Ends the waits of all ranks."""
+        control = Rank(0, self.memory(-1, Rank.control_bytes(self.ranks, CELL_BYTES)), CELL_BYTES, 0.0)
+        for rank in range(self.ranks):
+            control.abort(rank)
 
 
 def _aligned(size_bytes: int) -> Bytes:
@@ -278,7 +310,9 @@ def _aligned(size_bytes: int) -> Bytes:
 
 
 def run_threads(ranks: int, body: Callable[[Communicator], Result], *, wait_s: float = 30.0) -> list[Result]:
-    """What body gives on each rank, the ranks being threads of this process. Raises what the first rank that failed raised.
+    """What body gives on each rank, the ranks being threads of this process.
+
+    Raises what the first rank that failed raised; the waits of the others end then.
 
     >>> import numpy as np
     >>> run_threads(2, lambda comm: int(comm.all_reduce(np.array([comm.rank + 1]))[0]))
@@ -290,6 +324,7 @@ def run_threads(ranks: int, body: Callable[[Communicator], Result], *, wait_s: f
     results: dict[int, Result] = {}
     raised: list[BaseException] = []
 
+    ended = threading.Semaphore(0)
     cores = sorted(os.sched_getaffinity(0))
 
     def as_rank(rank: int) -> None:
@@ -299,10 +334,22 @@ def run_threads(ranks: int, body: Callable[[Communicator], Result], *, wait_s: f
             results[rank] = body(Communicator._of_thread(rank, common, wait_s))
         except BaseException as error:  # raised again below, by the caller's thread
             raised.append(error)
+            common.abort()
+        finally:
+            ended.release()
 
     threads = [threading.Thread(target=as_rank, args=(rank,), daemon=True) for rank in range(ranks)]
     for thread in threads:
         thread.start()
+    try:
+        for _ in threads:
+            ended.acquire()  # not join(): interrupted, it takes the thread for ended (Python 3.11, threading.py)
+    except BaseException:  # Ctrl-C: a thread that still runs in native code when Python ends would abort the process
+        common.abort()
+        until = time.monotonic() + _GRACE_S
+        for thread in threads:
+            thread.join(max(0.0, until - time.monotonic()))
+        raise
     for thread in threads:
         thread.join()
     if raised:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO
 
 __all__ = ["Ended", "LaunchError", "launch_local"]
@@ -56,6 +57,7 @@ def launch_local(
     processes: list[subprocess.Popen[bytes]] = []
     with ExitStack() as stack:
         written = [[stack.enter_context(tempfile.TemporaryFile()) for _ in range(2)] for _ in range(ranks)]
+        stack.callback(_forget, job)
         stack.callback(_end, processes)
         for rank in range(ranks):
             own = {"BUSBW_RANK": str(rank), "BUSBW_RANKS": str(ranks), "BUSBW_JOB": job}
@@ -105,6 +107,12 @@ def _end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
         if process.poll() is None:
             process.kill()
         process.wait()
+
+
+def _forget(job: str) -> None:
+    """Removes what ranks that were killed before all had come have left in shared memory (`execution.shared_memory`)."""
+    for left in Path("/dev/shm").glob(f"busbw-{job}-*"):
+        left.unlink(missing_ok=True)
 
 
 def _how(status: int) -> str:

@@ -6,12 +6,16 @@ as nccl-tests has it; every element of a result is compared with the one that nu
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -52,6 +56,8 @@ _LONGEST_S = 0.1
 """Of the calls of a half of a row, unless five take longer."""
 _MOST_CALLS = 10_000
 _HOSTS_WAIT_S = 60.0
+_PR_SET_PDEATHSIG = 1
+"""linux/prctl.h."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +120,9 @@ class Measured:
         return algbw, algbw * bus_factor(self.request.collective, self.request.ranks)
 
     def bound_s(self, row: MeasuredRow) -> float:
-        """No call can be faster: a line must cross once, and what is stored must be stored."""
+        """No call can be faster: a line must cross once, and what is stored must be stored; without data neither."""
+        if row.size_bytes == 0:
+            return 0.0
         return max(row.copy_s, (self.round_trip_s or 0.0) / 2)
 
 
@@ -240,11 +248,11 @@ def _half(comm: Communicator, request: Request, case: _Case) -> Half:
     once = float(comm.all_reduce(np.array([once]), op="max")[0])
     calls = request.iterations or max(_BATCHES, min(_MOST_CALLS, int(_LONGEST_S / max(once, 1e-7))))
     batches = min(calls, _MOST_BATCHES, max(_BATCHES, round(calls * once / _BATCH_S)))
-    each = max(1, calls // batches)
-    took = np.array([_timed(lambda: case.call(each), comm) / each for _ in range(batches)])
+    each = [calls // batches + (batch < calls % batches) for batch in range(batches)]
+    took = np.array([_timed(partial(case.call, calls_here), comm) / calls_here for calls_here in each])
     mean = comm.all_reduce(took) / comm.ranks
     slowest = comm.all_reduce(took, op="max")
-    return Half(float(mean.mean()), float(slowest.min()), wrong, each * len(took))
+    return Half(float(np.average(mean, weights=each)), float(slowest.min()), wrong, calls)
 
 
 def run_in_threads(request: Request, *, wait_s: float = _HOSTS_WAIT_S) -> Measured:
@@ -279,7 +287,16 @@ def _from_json(told: dict[str, Any]) -> Measured:
     )  # fmt: skip
 
 
+def _end_with_parent() -> None:
+    """Has this process end when the one that started it does, however that ends: nobody would read what it measures."""
+    with suppress(OSError, AttributeError):  # Linux has prctl
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if not os.environ["BUSBW_JOB"].startswith(f"{os.getppid()}-"):
+        sys.exit("the process that started this rank has ended")
+
+
 def _main(arguments: Sequence[str]) -> None:
+    _end_with_parent()
     told = json.loads(arguments[0])
     request = Request(**(told | {"sizes_bytes": tuple(told["sizes_bytes"])}))
     measured = measure(Communicator(request.ranks, wait_s=_HOSTS_WAIT_S), request)

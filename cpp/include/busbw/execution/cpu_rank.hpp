@@ -68,6 +68,15 @@ Reduction reduction_of(Operation operation) {
   }
 }
 
+/// A number that another process has by chance only.
+inline std::uint64_t process_token() {
+  static const std::uint64_t token = [] {
+    std::random_device entropy;
+    return (static_cast<std::uint64_t>(entropy()) << 32) | entropy();
+  }();
+  return token;
+}
+
 }  // namespace detail
 
 inline Reduction reduction_of(Dtype dtype, Operation operation) {
@@ -128,18 +137,18 @@ class CpuRank {
   WaitResult attach() {
     std::random_device entropy;
     token_ = (static_cast<std::uint64_t>(entropy()) << 32) | entropy();
-    const std::uint64_t mine[] = {static_cast<std::uint64_t>(::getpid()), reinterpret_cast<std::uint64_t>(&token_), token_};
+    const std::uint64_t mine[] = {static_cast<std::uint64_t>(::getpid()), reinterpret_cast<std::uint64_t>(&token_), token_, detail::process_token()};
     const device::Block block = this->block();
     WaitResult stop = device::kArrived;
     for (std::uint32_t i = 1; i < comm_.ranks; ++i)
-      if ((stop = device::detail::push(pipes_, block, device::detail::peer_after(comm_, i), mine, 3)) != device::kArrived) return stop;
+      if ((stop = device::detail::push(pipes_, block, device::detail::peer_after(comm_, i), mine, 4)) != device::kArrived) return stop;
     std::uint64_t all = 1;
     for (std::uint32_t i = 1; i < comm_.ranks; ++i) {
       const std::uint32_t peer = device::detail::peer_after(comm_, i);
-      std::uint64_t its[3] = {};
-      if ((stop = device::detail::pop(pipes_, block, peer, its, 3, false)) != device::kArrived) return stop;
+      std::uint64_t its[4] = {};
+      if ((stop = device::detail::pop(pipes_, block, peer, its, 4, false)) != device::kArrived) return stop;
       std::uint64_t seen = ~its[2];
-      memory_.set_process(peer, static_cast<pid_t>(its[0]));
+      memory_.set_process(peer, static_cast<pid_t>(its[0]), its[0] == mine[0] && its[3] == mine[3]);  // a child by fork has the token too
       const bool reached = memory_.get(block, reinterpret_cast<std::byte*>(&seen), peer, its[1], sizeof seen);
       if (!reached || seen != its[2]) all = 0;
     }

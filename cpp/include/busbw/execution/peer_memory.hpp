@@ -19,8 +19,11 @@ namespace busbw::execution {
 /// What device/kernels/attached.hpp calls Reach. One thread a block.
 class PeerMemory {
  public:
-  /// The process that a rank lives in.
-  void set_process(std::uint32_t rank, pid_t process) { process_[rank] = process; }
+  /// The process that a rank lives in, and whether it is this one: processes of two containers may have the same number.
+  void set_process(std::uint32_t rank, pid_t process, bool is_this) {
+    process_[rank] = process;
+    is_this_[rank] = is_this;
+  }
 
   bool get(const device::Block&, std::byte* to, std::uint32_t peer, std::uint64_t address, std::size_t bytes) const {
     return move(peer, address, to, bytes, false);
@@ -31,7 +34,7 @@ class PeerMemory {
 
  private:
   bool move(std::uint32_t peer, std::uint64_t address, std::byte* here, std::size_t bytes, bool away) const {
-    if (process_[peer] == ::getpid()) {
+    if (is_this_[peer]) {
       auto* const there = reinterpret_cast<std::byte*>(address);
       std::memcpy(away ? there : here, away ? here : there, bytes);
       return true;
@@ -52,6 +55,7 @@ class PeerMemory {
   }
 
   pid_t process_[device::kMostRanks] = {};
+  bool is_this_[device::kMostRanks] = {};
 };
 
 }  // namespace busbw::execution

@@ -19,27 +19,31 @@ struct Turn {
 
 namespace detail {
 
-/// Where a rank's input and output lie, in its own address space.
+/// Where a rank's input and output lie, in its own address space, and how much it was called for: a rank that was called for something else is
+/// not read.
 struct Addresses {
-  std::uint64_t in, out;
+  std::uint64_t in, out, call;
 };
+/// Told from the contents of other messages. An arbitrary number.
+constexpr std::uint64_t kCalledFor = 0x9d3f5b7ac1e82460;
 
 template <class In, class Out>
-BUSBW_DEVICE WaitResult tell(const Pipes& pipes, const Block& block, std::uint32_t peer, const In* in, const Out* out) {
+BUSBW_DEVICE WaitResult tell(const Pipes& pipes, const Block& block, std::uint32_t peer, const In* in, const Out* out, std::uint64_t bytes) {
   WaitResult stop;
   Addresses* const cell = pipes.template open<Addresses>(block, peer, sizeof(Addresses), stop);
   if (stop != kArrived) return stop;
-  if (block.thread == 0) weak_store(cell, {reinterpret_cast<std::uint64_t>(in), reinterpret_cast<std::uint64_t>(out)});
+  if (block.thread == 0) weak_store(cell, {reinterpret_cast<std::uint64_t>(in), reinterpret_cast<std::uint64_t>(out), bytes ^ kCalledFor});
   pipes.send(block, peer);
   return kArrived;
 }
-BUSBW_DEVICE WaitResult hear(const Pipes& pipes, const Block& block, std::uint32_t peer, Addresses& its) {
+BUSBW_DEVICE WaitResult hear(const Pipes& pipes, const Block& block, std::uint32_t peer, Addresses& its, std::uint64_t bytes) {
   WaitResult stop;
   const Addresses* const cell = pipes.template take<Addresses>(block, peer, sizeof(Addresses), stop);
   if (stop != kArrived) return stop;
   its = weak_load(cell);
   pipes.drop(block, peer);
-  return kArrived;
+  if (its.call == (bytes ^ kCalledFor)) return kArrived;
+  return pipes.comm.deadline().give_up(kDeadline, Primitive::memory_access, block.block, peer, bytes, its.call ^ kCalledFor);
 }
 
 template <class Reach, class T>
@@ -83,10 +87,10 @@ BUSBW_DEVICE WaitResult all_reduce_attached(const Pipes& pipes, const Block& blo
   WaitResult stop = kArrived;
   detail::Addresses theirs[kMostRanks];
   for (std::uint32_t i = 1; i < comm.ranks; ++i)
-    if ((stop = detail::tell(pipes, block, detail::peer_after(comm, i), in, out)) != kArrived) return stop;
+    if ((stop = detail::tell(pipes, block, detail::peer_after(comm, i), in, out, count * sizeof(T))) != kArrived) return stop;
   for (std::uint32_t i = 1; i < comm.ranks; ++i) {
     const std::uint32_t peer = detail::peer_after(comm, i);
-    if ((stop = detail::hear(pipes, block, peer, theirs[peer])) != kArrived) return stop;
+    if ((stop = detail::hear(pipes, block, peer, theirs[peer], count * sizeof(T))) != kArrived) return stop;
   }
   const auto shard_of = [&](std::uint32_t rank) { return share_of(count, comm.ranks, rank, Vector<T>::kElements); };
   const Share mine = shard_of(comm.rank);
@@ -108,10 +112,10 @@ BUSBW_DEVICE WaitResult reduce_scatter_attached(const Pipes& pipes, const Block&
   WaitResult stop = kArrived;
   detail::Addresses theirs[kMostRanks];
   for (std::uint32_t i = 1; i < comm.ranks; ++i)
-    if ((stop = detail::tell(pipes, block, detail::peer_after(comm, i), in, out)) != kArrived) return stop;
+    if ((stop = detail::tell(pipes, block, detail::peer_after(comm, i), in, out, count * sizeof(T))) != kArrived) return stop;
   for (std::uint32_t i = 1; i < comm.ranks; ++i) {
     const std::uint32_t peer = detail::peer_after(comm, i);
-    if ((stop = detail::hear(pipes, block, peer, theirs[peer])) != kArrived) return stop;
+    if ((stop = detail::hear(pipes, block, peer, theirs[peer], count * sizeof(T))) != kArrived) return stop;
   }
   const std::size_t first = comm.rank * count;
   if ((stop = detail::reduce_reached(pipes, block, reach, theirs, first, in + first, out, count, scratch, strip, op)) != kArrived) return stop;
@@ -138,7 +142,7 @@ BUSBW_DEVICE WaitResult gather_reached(const Pipes& pipes, const Block& block, c
   const Comm& comm = pipes.comm;
   WaitResult stop = kArrived;
   for (std::uint32_t i = 1; i < comm.ranks; ++i)
-    if ((stop = tell(pipes, block, peer_after(comm, i), in, out)) != kArrived) return stop;
+    if ((stop = tell(pipes, block, peer_after(comm, i), in, out, count * sizeof(T))) != kArrived) return stop;
   const std::size_t strip = how.strip_bytes / sizeof(T);
   const auto keep_own = [&] {
     T* const own = out + comm.rank * count;
@@ -152,7 +156,7 @@ BUSBW_DEVICE WaitResult gather_reached(const Pipes& pipes, const Block& block, c
   for (std::uint32_t i = 1; i < comm.ranks; ++i) {
     const std::uint32_t peer = peer_after(comm, how.backwards ? comm.ranks - i : i);
     Addresses its;
-    if ((stop = hear(pipes, block, peer, its)) != kArrived) return stop;
+    if ((stop = hear(pipes, block, peer, its, count * sizeof(T))) != kArrived) return stop;
     stop = by_strips(count, strip, how.backwards, [&](std::size_t at, std::size_t size) {
       return get(pipes, block, reach, out + peer * count + at, peer, its.in, first + at, size);
     });
@@ -188,17 +192,18 @@ BUSBW_DEVICE WaitResult broadcast_attached(const Pipes& pipes, const Block& bloc
   const std::size_t put = comm.ranks == 2 ? share_of(count, 2, 1, Vector<T>::kElements).first : count;  // the root puts what follows
   detail::Addresses its;
   if (comm.rank != root) {
-    if ((stop = detail::tell(pipes, block, root, in, out)) != kArrived || (stop = detail::hear(pipes, block, root, its)) != kArrived) return stop;
+    if ((stop = detail::tell(pipes, block, root, in, out, count * sizeof(T))) != kArrived) return stop;
+    if ((stop = detail::hear(pipes, block, root, its, count * sizeof(T))) != kArrived) return stop;
     if ((stop = detail::get(pipes, block, reach, out, root, its.in, 0, put)) != kArrived) return stop;
     if ((stop = pipes.signal(block, root)) != kArrived || put == count) return stop;
     return pipes.wait(block, root);
   }
   for (std::uint32_t i = 1; i < comm.ranks; ++i)
-    if ((stop = detail::tell(pipes, block, detail::peer_after(comm, i), in, out)) != kArrived) return stop;
+    if ((stop = detail::tell(pipes, block, detail::peer_after(comm, i), in, out, count * sizeof(T))) != kArrived) return stop;
   if (out != in) copy(block, out, in, count);
   for (std::uint32_t i = 1; i < comm.ranks; ++i) {
     const std::uint32_t peer = detail::peer_after(comm, i);
-    if ((stop = detail::hear(pipes, block, peer, its)) != kArrived) return stop;
+    if ((stop = detail::hear(pipes, block, peer, its, count * sizeof(T))) != kArrived) return stop;
     if (put == count) continue;
     if (!reach.put(block, peer, its.out + put * sizeof(T), reinterpret_cast<const std::byte*>(in + put), (count - put) * sizeof(T)))
       return comm.deadline().give_up(kDeadline, Primitive::memory_access, block.block, peer, (count - put) * sizeof(T), 0);
