@@ -100,6 +100,14 @@ def test_failed_cables_are_gone_from_bound_and_simulation(busbw):
     assert "nic9 has cables to leaf0" in busbw("design", *how, "--fail-link", "nic9 -> nic8").err
 
 
+def test_no_bytes_are_a_size_on_boxes_without_switches_too(busbw):
+    """Like everywhere else: 0 B costs its steps. What the greedy way can't count is left out, and the others are not."""
+    ran = busbw("design", "all-to-all", "--cluster", "mi300x-8", "--bytes", "0")
+    assert ran.status == 0 and "greedy" in ran.out
+    ran = busbw("design", "all-gather", "--cluster", "mi300x-8", "--bytes", "900000T", "--time-limit", "0")
+    assert ran.status == 0 and "left out: greedy: 9.89" in ran.err
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

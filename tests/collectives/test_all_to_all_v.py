@@ -144,5 +144,8 @@ def test_a_plan_of_experts_keeps_its_promise_in_our_json():
 def test_counts_are_checked():
     with pytest.raises(ValueError, match="square table of whole numbers without negative entries"):
         direct_all_to_all_v([[1, -1], [0, 0]])
+    for huge in (float("inf"), float("nan"), 1e300, 1 << 62, (1 << 64) - 1, 1 << 70):  # JSON has them all
+        with pytest.raises(ValueError, match=r"without negative entries, of 2\^53 at most"):
+            direct_all_to_all_v([[1, huge], [0, 0]])
     with pytest.raises(ValueError, match="6 ranks are not a number of nodes of 4"):
         fast_all_to_all_v(np.ones((6, 6)), 4)

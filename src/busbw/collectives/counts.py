@@ -44,11 +44,15 @@ def checked_counts(counts: Any) -> IntArray:
     except ValueError:
         table = np.zeros(0)
     square = table.ndim == 2 and table.shape[0] == table.shape[1] and len(table) > 0 and table.dtype.kind in "iuf"
-    if not square or (table < 0).any() or (table != np.floor(table)).any():
+    if not square or (table < 0).any() or (table > _MOST).any() or (table != np.floor(table)).any():
         raise ValueError(
-            "counts must be a square table of whole numbers without negative entries: row s is what rank s sends"
+            "counts must be a square table of whole numbers without negative entries, of 2^53 at most: row s is what rank s sends"
         )
     return table.astype(np.int64)
+
+
+_MOST = 1 << 53
+"""Elements from one rank to another: whole numbers are exact in a float, and sums of many rows in 64 bits."""
 
 
 def tables_of_counts(rules: tuple[tuple[str, str], ...], counts: Any) -> tuple[tuple[str, Table], ...]:

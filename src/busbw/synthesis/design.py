@@ -225,12 +225,16 @@ def design(
             graph.gpus,
             [(int(a), int(b), float(c * graph.unit), alpha_s) for a, b, c in zip(graph.src, graph.dst, graph.capacity, strict=True)],
         )  # fmt: skip
-        made = synthesise_greedily(collective, links, float(size), root=root, seed=seed)
-        sizes = (("r", graph.gpus),)
-        peers = _most_peers(made.src.astype(np.int64), made.dst.astype(np.int64), graph.gpus)
-        kept.append(
-            Candidate("greedy", "greedy", made.schedule(), sizes, len(np.unique(made.begin_ps)), 1, peers, made.time_s)
-        )
+        try:
+            made = synthesise_greedily(collective, links, float(max(size, 1)), root=root, seed=seed)
+        except ValueError as error:
+            left_out.append(("greedy", str(error)))
+        else:
+            peers = _most_peers(made.src.astype(np.int64), made.dst.astype(np.int64), graph.gpus)
+            steps = len(np.unique(made.begin_ps))
+            kept.append(
+                Candidate("greedy", "greedy", made.schedule(), (("r", graph.gpus),), steps, 1, peers, made.time_s)
+            )
     for name, schedule in _library(collective):
         say(f"counting {name}")
         if exchange is None and not name.startswith(_BY_FORM):

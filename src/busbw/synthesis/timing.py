@@ -54,6 +54,8 @@ _RUN_S, _WRITTEN_S, _LOWERED_S = 5e-5, 2.5e-6, 4e-3
 """What a simulated message takes, one that folding spares, and a step of a slice to be lowered: measured on forests, hierarchies and trees of 128 GPUs."""
 _FITTED = (1, 2, 4)
 """Numbers of slices from whose times those of more are read; for hierarchies and forests on 128 GPUs within 0.5 % up to 32: measured."""
+_SAMPLED = 64
+"""GPUs of which the furthest is sought for the bound on latency; any will do for a bound."""
 _MOST_WAYS = 256
 """Ranks up to which exchanges, a way for every pair, are simulated: beyond, a way each takes minutes to lower."""
 
@@ -142,10 +144,21 @@ def ranked_on(
     by_switches = any(candidate.in_network for candidate in timed)
     left_out = tuple(pair for pair in found.left_out if not (by_switches and pair[1] == NEEDS_SWITCHES))
     ranked = replace(
-        found, candidates=tuple(timed), left_out=left_out, switches=above, latency_s=footing.far_s, notes=(*found.notes, *dict.fromkeys(notes)),
+        found, candidates=tuple(timed), left_out=left_out, switches=above, latency_s=_least_latency_s(cluster, _root(found)) / found.least_steps, notes=(*found.notes, *dict.fromkeys(notes)),
     )  # fmt: skip
     at_least = (_at_least(ranked, candidate) for candidate in timed)
     return replace(ranked, candidates=tuple(sorted(at_least, key=lambda candidate: candidate.time_s)))
+
+
+def _least_latency_s(cluster: Cluster, root: int) -> float:
+    """What the links between a root and a GPU far from it take at least: straight, or through one more GPU of either's node (NVLink, then a rail)."""
+    gpus = cluster.gpus
+    others = {gpus - 1, *range(0, gpus, max(1, gpus // _SAMPLED))} - {root}
+    far_s, far = max((cluster.path(root, gpu).latency_s, gpu) for gpu in others)
+    per_node = min(cluster.node.gpus, gpus)
+    near = {gpu // per_node * per_node + place for gpu in (root, far) for place in range(per_node)} - {root, far}
+    relayed = (cluster.path(root, gpu).latency_s + cluster.path(gpu, far).latency_s for gpu in near if gpu < gpus)
+    return min([far_s, *relayed])
 
 
 def _at_least(ranked: Design, candidate: Candidate) -> Candidate:
