@@ -9,7 +9,7 @@ from benchmarks.explain.fuzzing import corpus, fuzz
 
 from busbw.readers import all_readers
 
-RUNS = int(os.environ.get("BUSBW_FUZZ_RUNS", "30"))
+RUNS = int(os.environ.get("BUSBW_FUZZ_RUNS", "15"))
 """Mutated files a reader and seed; `python -m benchmarks explain --only R6` takes thousands."""
 
 
