@@ -119,6 +119,7 @@ def test_a_graph_is_simulated(busbw, tmp_path):
         (("all-reduce", "--cluster", "mi300x-8", "--algorithm", "nvls_all_reduce"), "no switch there adds or copies"),
         (("all-reduce", *FABRIC, "--fail-link", "nic0 -> leaf0"), "no way leads from node0 nic0 to node1 nic0"),
         (("all-reduce", *FABRIC, "--fail-link", "leaf7 -> spine0"), "no leaf7 in this fabric"),
+        (("all-reduce", *FABRIC, "--fail-link", "nic0 -> leaf0@1e30s"), "times are 0 to 9.2e+06 s"),
         (("all-reduce", *FABRIC, "--degrade-link", "nic0 -> leaf0=0"), "above 0, or fail the link"),
         (("all-reduce", *FABRIC, "--straggler", "99=0.5"), "rank 99"),
         (("all-reduce", *FABRIC, "--straggler", "fast"), "NAME=VALUE"),

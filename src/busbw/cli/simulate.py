@@ -444,7 +444,11 @@ def _conditions(
             failures.append(LinkFailure(link.strip()))
             continue
         after = _seconds(reroute, "--fail-link") if plus else None
-        failures.append(LinkFailure(link.strip(), _seconds(begin, "--fail-link"), after))
+        at_s = _seconds(begin, "--fail-link")
+        try:
+            failures.append(LinkFailure(link.strip(), at_s, after))
+        except ValueError as error:
+            raise typer.BadParameter(f"--fail-link {text}: {error}.") from None
     try:
         slow = {int(rank): float(part) for rank, part in pairs_of("--straggler", straggler or [], "5=0.8").items()}
     except ValueError as error:
