@@ -118,6 +118,10 @@ def test_no_bytes_are_a_size_on_boxes_without_switches_too(busbw):
         (("all-reduce", "--cluster", "dgx-h100", "--nodes", "0"), "at least one node"),
         (("all-reduce", "--cluster", "gh200"), "one GPU"),
         (("broadcast", "--cluster", "dgx-h100", "--root", "8"), "0 to 7"),
+        (
+            ("all-reduce", "--cluster", "dgx-h100", "--nodes", "4", "--fail-link", "nic9 -> leaf1"),
+            "such as leaf0 -> nic31",
+        ),
         (("all-reduce", "--cluster", "dgx-h100", "--out", "x.txt"), "schedule-json"),
         (("all-reduce", "--cluster", "dgx-h100", "--out", "x.json", "--in-place"), "--in-place: x.json is a schedule"),
         (

@@ -31,6 +31,7 @@ def designed(name: str, nodes: int, collective: str, size: int, **how) -> Design
         ("mi300x-8", 1, "reduce_scatter", 1 << 24),
         ("gb200-nvl72", 2, "broadcast", 1 << 16),
         ("p5", 3, "scatter", 240),  # NVLink and a rail take less than the straight way over spines
+        ("dgx-1-v100", 1, "all_reduce", 8),  # two NVLinks are quicker than the way over PCIe, twice
         ("v100-pcie-4", 1, "gather", 13),  # NCCL's P2P: some of its peers are further away than GPU 1
         ("a100-pcie-8", 3, "all_reduce", 1 << 40),  # NCCL's trees: fewer bytes on a NIC than any schedule can do with
     ],

@@ -196,9 +196,10 @@ class CapacityGraph:
         for cable in cables:
             ends = [end.strip() for end in re.split(r"<->|->|-", cable)]
             if len(ends) != 2 or any(end not in place for end in ends):
-                raise ValueError(
-                    f"no cable {cable!r}: write two ends of the fabric, such as leaf0 -> spine2 or nic9 -> leaf1"
-                )
+                if not len(table.src):
+                    raise ValueError(f"no cable {cable!r}: the fabric has none")
+                there = " -> ".join(cluster.fabric.vertex_name(int(v)) for v in (table.src[-1], table.dst[-1]))
+                raise ValueError(f"no cable {cable!r}: write two ends of the fabric, such as {there}")
             between = (table.src == place[ends[0]]) & (table.dst == place[ends[1]])
             vertices = [self._place(cluster, place[end], end) for end in ends]
             if not between.any():
