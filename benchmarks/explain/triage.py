@@ -24,8 +24,8 @@ from benchmarks.rows import NotMeasurableError, Options
 __all__ = ["CASES", "Case", "Score", "explained", "load_cases", "score", "scored"]
 
 CASES = Path(__file__).parents[2] / "tests" / "diagnosis" / "cases"
-_SMOKE_CASES = 5
-"""Every fifth case with --smoke."""
+_SMOKE_CASES = 10
+"""Every tenth case with --smoke."""
 
 _LONGEST_S = 120.0
 _ALARMING = ("fatal", "major")
