@@ -54,6 +54,21 @@ def test_equal_runs_end_with_status_0(busbw, logs):
     assert (done.status, done.out.splitlines()[0][:9]) == (0, "0 slower,")
 
 
+def test_rows_without_a_time_are_counted(busbw, logs, tmp_path):
+    """Two of the halves of one row say 0: from a file and from a store, both are told and nothing is compared with them."""
+    text = (tmp_path / "night-01.log").read_text().splitlines()
+    row = next(place for place, line in enumerate(text) if line.split()[:1] == ["4096"])
+    text[row] = (
+        "        4096          1024     float     sum      -1      0.0    0.00    0.00      0     0.0    0.00    0.00      0"
+    )
+    (tmp_path / "cut.log").write_text("\n".join(text) + "\n")
+    busbw("read", tmp_path / "cut.log", "--store", tmp_path / "lab")
+    for side in ("cut.log", "lab"):
+        done = busbw("compare", logs[0], tmp_path / side, "--json")
+        assert "not-measured" in done.err
+        assert 4096 not in [row["size_bytes"] for row in json.loads(done.out)["rows"]]
+
+
 def test_json_has_every_size_and_junit_a_failure_for_each_slower_one(busbw, logs, tmp_path):
     """18 sizes out of place and in place; the counts of both outputs are the same."""
     done = busbw("compare", logs[0], logs[11], "--json", "--junit", str(tmp_path / "junit.xml"))

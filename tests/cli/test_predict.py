@@ -49,7 +49,7 @@ def test_a_variable_changes_the_choice_and_a_figure_the_time(busbw):
         ),
         (("all-redcue", "--cluster", "dgx-h100"), "nearest: all-reduce"),
         (("barrier", "--cluster", "dgx-h100"), "no time model"),
-        (("all-reduce", "--cluster", "dgx-h100", "--bytes", "8:4:2"), "FROM:TO:FACTOR"),
+        (("all-reduce", "--cluster", "dgx-h100", "--bytes", "8:4:2"), "write the smaller size first"),
         (("all-reduce", "--cluster", "dgx-h100", "--bytes", "1Q"), "is no size"),
         (("all-reduce", "--cluster", "dgx-h100", "--set", "nic.rate=fast"), "fast"),
         (("all-reduce", "--cluster", "dgx-h100", "--nccl", "1.0"), "1.0"),

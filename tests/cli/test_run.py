@@ -62,6 +62,8 @@ def test_json_says_what_was_measured_and_that_nothing_was_predicted(busbw):
         (["all-reduce", "--op", "median"], "--op median: there are sum"),
         (["all-reduce", "--backend", "nccl"], "--backend nccl: there is builtin only"),
         (["all-reduce", "--launcher", "slurm"], "--launcher slurm: there are local and threads"),
+        (["all-gather", "--op", "prod"], "--op prod: all-gather reduces nothing"),
+        (["all-reduce", "--bytes", "8:4:2"], "--bytes 8:4:2: it begins above its end"),
         (["all-gather", "--window"], "all-reduce alone runs on window memory"),
         (["all-reduce", "--iterations", "0"], "--iterations 0: write 1 or more"),
         (["all-reduce", "--bytes", "1TiB"], "more than is tried here (16 GiB)"),

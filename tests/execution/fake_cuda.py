@@ -520,7 +520,10 @@ class _Kernels:
 
 def _divide(element: str, address: int, count: int, ranks: int) -> None:
     if element == "bfloat16":
-        raise NotImplementedError("numpy has no bfloat16")
+        bits = bytes_at(address, 2 * count).view(np.uint16)
+        quotient = ((bits.astype(np.uint32) << 16).view(np.float32) / np.float32(ranks)).view(np.uint32)
+        bits[:] = (quotient + 0x7FFF + (quotient >> 16 & 1)) >> 16  # to the nearest, ties to even
+        return
     kind = np.dtype(element)
     values = bytes_at(address, count * kind.itemsize).view(kind)
     values[:] = np.trunc(values / ranks).astype(kind) if kind.kind in "iu" else (values / kind.type(ranks)).astype(kind)

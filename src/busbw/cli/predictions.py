@@ -94,7 +94,9 @@ def sizes_of(texts: Iterable[str]) -> list[int]:
             factor = float(bounds[2]) if len(bounds) > 2 else 2.0
         except ValueError as error:
             raise typer.BadParameter(f"--bytes {word}: {error}.") from None
-        if len(bounds) > 3 or factor < 1.01 or first < 1 or last < first:
+        if last < first:
+            raise typer.BadParameter(f"--bytes {word}: it begins above its end; write the smaller size first.")
+        if len(bounds) > 3 or factor < 1.01 or first < 1:
             raise typer.BadParameter(f"--bytes {word}: write FROM:TO:FACTOR with a factor above 1, such as 8:16GiB:2.")
         size = float(first)
         while size <= last and len(found) <= _MOST_SIZES:

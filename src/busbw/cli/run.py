@@ -21,6 +21,7 @@ __all__ = ["run", "table_of"]
 SCHEMA = 1
 """Number of the JSON shape of `busbw run --json`."""
 _MOST_BYTES = 1 << 34
+_REDUCING = ("all_reduce", "reduce_scatter", "reduce")
 _MOST_RANKS = 64
 _WRONG = 1
 _NCCL_TYPES = {"float16": "half", "float32": "float", "float64": "double"}
@@ -91,6 +92,8 @@ def run(  # noqa: PLR0917 - an option each
         raise typer.BadParameter(f"--dtype {dtype}: there are {', '.join(DTYPES)}.")
     if op not in OPERATIONS:
         raise typer.BadParameter(f"--op {op}: there are {', '.join(OPERATIONS)}.")
+    if op != "sum" and name not in _REDUCING:
+        raise typer.BadParameter(f"--op {op}: {name.replace('_', '-')} reduces nothing; leave it out.")
     if window and name != "all_reduce":
         raise typer.BadParameter("--window: all-reduce alone runs on window memory.")
     if iterations is not None and iterations < 1:
@@ -162,7 +165,7 @@ def table_of(measured: Measured, launcher: str = "local") -> str:
         "#       size         count      type   redop    root     time   algbw   busbw  #wrong     time   algbw   busbw  #wrong",
         "#        (B)    (elements)                               (us)  (GB/s)  (GB/s)             (us)  (GB/s)  (GB/s)",
     ]
-    reduces = request.collective in ("all_reduce", "reduce_scatter", "reduce")
+    reduces = request.collective in _REDUCING
     root = 0 if request.collective in ("broadcast", "reduce") else -1
     for row in measured.rows:
         halves = (_half(measured, row.size_bytes, half) for half in (row.out_of_place, row.in_place))

@@ -70,7 +70,8 @@ def results_of(path: str, spool: Path | None = None) -> tuple[list[Results], lis
     """
     store = Store(Path(path))
     if store.has_runs():
-        return _of_store(store, path), store.problems()
+        runs, left_out = _of_store(store, path)
+        return runs, [*store.problems(), *_not_compared(path, left_out)]
     artefacts, losses = find_artefacts([path], spool)
     tables: dict[str, list[pa.RecordBatch]] = defaultdict(list)
     rows = 0
@@ -89,11 +90,13 @@ def results_of(path: str, spool: Path | None = None) -> tuple[list[Results], lis
                 tables[item.table].append(batch)
         losses += [loss for loss in reading.losses if loss not in losses]
     listed = {name: [row for batch in batches for row in batch.to_pylist()] for name, batches in tables.items()}
-    times, said = _times(listed.get("measurements", ())), _said(listed)
+    measured = listed.get("measurements", ())
+    times, said = _times(measured), _said(listed)
+    losses = [*losses, *_not_compared(path, len(measured) - sum(map(len, times.values())))]
     return [Results(path, None, None, times, said)], losses
 
 
-def _of_store(store: Store, path: str) -> list[Results]:
+def _of_store(store: Store, path: str) -> tuple[list[Results], int]:
     runs: dict[str, dict[str, Any]] = {}
     for row in store.query(
         "SELECT run_id, min(path) AS path, any_value(created_ns) AS created_ns FROM runs GROUP BY run_id"
@@ -111,7 +114,7 @@ def _of_store(store: Store, path: str) -> list[Results]:
             for row in batch.to_pylist():
                 runs[row["run_id"]]["tables"][table].append(row)
     ordered = sorted(runs.items(), key=lambda item: (item[1]["created_ns"], item[0]))
-    return [
+    found = [
         Results(
             f"{path}: {run['path']}",
             name,
@@ -121,6 +124,13 @@ def _of_store(store: Store, path: str) -> list[Results]:
         )
         for name, run in ordered
     ]
+    rows = sum(len(run["tables"]["measurements"]) for run in runs.values())
+    return found, rows - sum(len(times) for result in found for times in result.times_s.values())
+
+
+def _not_compared(path: str, rows: int) -> list[Loss]:
+    """What is said of rows that lack a size or a time."""
+    return [Loss("not-measured", path, None, "rows without a size or a time are not compared", rows)] if rows else []
 
 
 def _times(rows: Iterable[Mapping[str, Any]]) -> dict[Cell, tuple[float, ...]]:
