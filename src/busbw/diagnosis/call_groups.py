@@ -13,6 +13,7 @@ __all__ = [
     "DUMPS",
     "INSPECTOR",
     "MOST_NAMED",
+    "TRACES",
     "CallGroup",
     "Lane",
     "Mismatch",
@@ -25,6 +26,7 @@ __all__ = [
 
 DUMPS = "flight-recorder"
 INSPECTOR = "nccl-inspector"
+TRACES = "kineto"
 
 _BLOCKING = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"})
 """Nobody leaves these before the last one has come."""

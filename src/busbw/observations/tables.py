@@ -95,6 +95,13 @@ SCHEMAS: dict[str, pa.Schema] = {
         *_WHERE, *_PROCESS, ("source", pa.string()), ("process_group", pa.string()), ("group_desc", pa.string()), ("ranks", pa.int32()),
         ("op", pa.string()), ("last_enqueued", pa.int64()), ("last_started", pa.int64()), ("last_completed", pa.int64()),
     ]),
+    # What a lane (a stream of a GPU, a thread, a block of a kernel) did from one moment to another, since the epoch where the tool knows it.
+    # category: kernel, memcpy, memset, annotation, primitive. launched_ns: when the host called for it. step: of the training, as the profiler
+    # counts. A collective is a row of `collectives` too.
+    "spans": pa.schema([
+        *_WHERE, *_PROCESS, ("source", pa.string()), ("category", pa.string()), ("lane", pa.string()), ("name", pa.string()),
+        ("begin_ns", pa.int64()), ("end_ns", pa.int64()), ("launched_ns", pa.int64()), ("step", pa.int64()),
+    ]),
     # What could not be read.
     "losses": pa.schema([("artefact", pa.string()), ("path", pa.string()), ("line", pa.int64()), ("kind", pa.string()),
                          ("detail", pa.string()), ("count", pa.int64())]),

@@ -20,6 +20,7 @@ from busbw.diagnosis.facts.records import (
     Progress,
     Setting,
 )
+from busbw.diagnosis.facts.traces import Step
 
 __all__ = [
     "Collective",
@@ -37,5 +38,6 @@ __all__ = [
     "Process",
     "Progress",
     "Setting",
+    "Step",
     "lines_of",
 ]

@@ -27,6 +27,7 @@ from busbw.diagnosis.facts.records import (
     Setting,
 )
 from busbw.diagnosis.facts.room import FACT_BYTES, FIELD_BYTES, Room
+from busbw.diagnosis.facts.traces import TraceSpans
 from busbw.diagnosis.findings import LineRef
 from busbw.errors import Loss
 from busbw.hardware.formats import NcclGraphs, NcclTopology, TopologyMatrix
@@ -72,6 +73,7 @@ class FactsBuilder:
         self._links: dict[tuple[Any, ...], LinkGroup] = {}
         self._curves: dict[tuple[str, str | None, int], Curve] = {}
         self._series: dict[tuple[Any, ...], Series] = {}
+        self._spans = TraceSpans()
         self._collectives: dict[tuple[Any, ...], deque[Collective]] = {}
         self._left_out: set[tuple[Any, ...]] = set()
         self._most_collectives = MAX_COLLECTIVES_A_GROUP
@@ -105,6 +107,7 @@ class FactsBuilder:
         self.facts.links = list(self._links.values())
         self.facts.curves = list(self._curves.values())
         self.facts.counters = [series.last for series in self._series.values()]
+        self.facts.steps = list(self._spans.steps(self.facts.paths))
         self.facts.growths = growths(self._series.values())
         self.facts.ranks_left_out = len(self._left_out)
         self.facts.collectives = [collective for kept in self._collectives.values() for collective in kept]
@@ -157,6 +160,9 @@ class FactsBuilder:
                 process.devices.add(made.device)
             if made.rank is not None:
                 process.ranks.add(made.rank)
+
+    def _add_spans(self, batch: pa.RecordBatch) -> None:
+        self._spans.add(batch)
 
     def _add_calls(self, batch: pa.RecordBatch) -> None:
         self.facts.event_counts["nccl.call"] += batch.num_rows

@@ -21,6 +21,7 @@ from busbw.diagnosis.facts.records import (
     Progress,
     Setting,
 )
+from busbw.diagnosis.facts.traces import Step
 from busbw.diagnosis.findings import UNKNOWN_OFFSET, LineRef
 from busbw.hardware.formats import NcclGraphs, NcclTopology, TopologyMatrix
 
@@ -46,6 +47,8 @@ class Facts:
         self.collectives: list[Collective] = []
         """By artefact, rank and group, there in the order of the file."""
         self.progress: list[Progress] = []
+        self.steps: list[Step] = []
+        """Of profilers' traces, by artefact and number."""
         self.devices: list[tuple[str | None, str | None, LineRef]] = []
         """(host, name, line) of every GPU or other device a tool named; PCI devices and transports are in `hardware` only."""
         self.hardware: list[Device] = []
@@ -106,7 +109,7 @@ class Facts:
 
 def lines_of(
     items: Iterable[
-        Event | Setting | LinkGroup | Point | Pair | Counter | Growth | Port | Device | Collective | Progress
+        Event | Setting | LinkGroup | Point | Pair | Counter | Growth | Port | Device | Collective | Progress | Step
     ],
     most: int = 12,
 ) -> list[LineRef]:

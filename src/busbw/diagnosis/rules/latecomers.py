@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from busbw.diagnosis.call_groups import DUMPS, INSPECTOR, CallGroup, Lane, call_groups, comparable
+from busbw.diagnosis.call_groups import DUMPS, INSPECTOR, TRACES, CallGroup, Lane, call_groups, comparable
 from busbw.diagnosis.facts import Collective, Facts, lines_of
 from busbw.diagnosis.findings import Check, Finding
 from busbw.units import format_time_ns
@@ -27,11 +27,11 @@ def last_to_come(facts: Facts) -> Iterator[Finding]:
     """One rank comes last to most collectives, and the others wait for it.
 
     Fires on three ranks or more with at least ten comparable collectives. A rank that is late spends the shortest time in a blocking collective:
-    below half of the others' median and 0.2 ms less, in 70 % of the calls (NCCL Inspector, Flight Recorder with timing); all ranks of a host count
+    below half of the others' median and 0.2 ms less, in 70 % of the calls (NCCL Inspector, profilers' traces, Flight Recorder with timing); all ranks of a host count
     as one if no single rank stands out. Or its calls are created 50 ms or more after the others' (Flight Recorder); a lateness that never changes
     may be the host's clock. Silent about broadcast and reduce, where ranks leave early.
     """
-    for source in (INSPECTOR, DUMPS):
+    for source in (INSPECTOR, TRACES, DUMPS):
         for group in call_groups(facts, source):
             slow = _shortest(group, lambda lane: lane.name) or _shortest(group, lambda lane: lane.host)
             if slow is not None:
@@ -127,10 +127,11 @@ def _winner(wins: Mapping[str, list[tuple[float, Collective]]], total: int) -> _
 
 
 def checks(facts: Facts) -> Iterator[Check]:
-    """Whether nobody regularly comes last, by the Inspector's times."""
+    """Whether nobody regularly comes last, by the times of the Inspector and of traces."""
     timed = [
         group
-        for group in call_groups(facts, INSPECTOR)
+        for source in (INSPECTOR, TRACES)
+        for group in call_groups(facts, source)
         if len(group.lanes) > 2 and len(comparable(group)) >= _FEWEST_CALLS
     ]
     if timed and not list(last_to_come(facts)):
