@@ -5,6 +5,7 @@ Imports nothing of busbw but errors and the rest of observations; what lies wher
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,15 +14,20 @@ import pyarrow as pa
 
 from busbw.errors import InputError, Loss
 from busbw.observations.artefacts import Artefact
+from busbw.observations.circumstances import Circumstances
+from busbw.observations.store.cells import MeasuredCell, cell_number
 from busbw.observations.store.files import locked, make_folder, run_folders, writing_to
 from busbw.observations.store.keeping import _redacted as _redacted
-from busbw.observations.store.layout import ARTEFACTS, SHA256, WRITERS, RunId
+from busbw.observations.store.layout import ARTEFACTS, RUN_ID, SHA256, WRITERS, RunId
 from busbw.observations.store.leftovers import remove_leftovers
 from busbw.observations.store.manifest import all_runs, choose
+from busbw.observations.store.places import LocalPlace
 from busbw.observations.store.querying import answer
+from busbw.observations.store.recording import Recorder
+from busbw.observations.store.records import Recorded, recorded_run, recorded_runs
 from busbw.observations.store.writing import RunWriter
 
-__all__ = ["RunId", "RunWriter", "Store"]
+__all__ = ["Circumstances", "MeasuredCell", "Recorded", "Recorder", "RunId", "RunWriter", "Store", "cell_number"]
 
 _STALE_AFTER_S = 6 * 3600.0
 """Age of leftovers to be removed if nothing tells that their writer lives. A guess: longer than reading takes."""
@@ -56,15 +62,49 @@ class Store:
                 remove_leftovers(root, self._stale_after_s)
                 return RunWriter(root, artefacts, time.time_ns() if created_ns is None else created_ns)
 
+    def record(
+        self,
+        name: str,
+        circumstances: Circumstances | None = None,
+        *,
+        run_id: RunId | None = None,
+        resume: bool = False,
+    ) -> Recorder:
+        """A recorder for rows of a benchmark that runs, to be used in a `with` block; creates the store if needed.
+
+        name: of the run, for people. circumstances: those of this process if None. run_id: a run that others may have begun and write into
+        too; a new one if None. resume: whether this recorder takes the place of recorders of that run that died (`Recorder.cells` says what
+        they left). Raises ValueError for what is no run id, InputError if the folder cannot be written, or there is nothing to resume.
+        """
+        chosen = secrets.token_hex(16) if run_id is None else run_id
+        if not RUN_ID.fullmatch(chosen):
+            raise ValueError(f"{chosen!r} is no run id: 32 hexadecimal digits")
+        if resume and self.recorded(chosen) is None:
+            raise InputError(
+                f"{self.folder}: no recorded run {chosen} to resume. See which there are: busbw query 'SELECT run_id, path, status FROM runs' --store {self.folder}"
+            )
+        if self.folder.exists() and not self.folder.is_dir():
+            raise InputError(f"{self.folder}: is a file, a store is a folder. Give another --store.")
+        return Recorder(self._place(), chosen, name, circumstances or Circumstances.here(), resume=resume)
+
+    def recorded(self, run_id: RunId) -> Recorded | None:
+        """A recorded run: status, circumstances, cells; None if there is none of this name."""
+        return recorded_run(self._place(), run_id)[0] if RUN_ID.fullmatch(run_id) else None
+
+    def _place(self) -> LocalPlace:
+        return LocalPlace(self.folder)
+
     def query(self, sql: str) -> pa.Table:
-        """The answer to one SELECT (DuckDB's SQL) over the tables of `SCHEMAS` and `runs` (run_id, artefact, path, created_ns).
+        """The answer to one SELECT (DuckDB's SQL) over the tables of `SCHEMAS` and `runs` (run_id, artefact, path, created_ns, status, ended_ns).
 
         Each artefact's rows are there once, however many runs read it: from the earliest run that has all of them. A
         query sees the store's folder and no other file, and writes nothing. A PIVOT lists its values (`IN (...)`).
         Raises InputError for SQL that DuckDB refuses, a store that isn't there or is empty, a segment that is missing.
         """
         runs, problems = all_runs(self.folder)
-        if not runs:
+        recorded, wrong = recorded_runs(self._place())
+        problems += wrong
+        if not runs and not recorded:
             damaged = "".join(f"\n{problem}" for problem in problems)
             raise InputError(
                 f"{self.folder}: holds no committed run. Fill a store: busbw read PATH... --store {self.folder}"
@@ -78,7 +118,7 @@ class Store:
                 f"it ({len(missing)} such in the store). Read the file again (busbw read {entry.path} --store "
                 f"{self.folder}), or remove the folder {run.run_id} to do without its rows."
             )
-        return answer(self.folder, sql, runs, chosen)
+        return answer(self.folder, sql, runs, chosen, recorded)
 
     def has_runs(self) -> bool:
         """Whether anything in the folder is named like a run, committed or not: whether it is a store at all."""
@@ -86,7 +126,7 @@ class Store:
 
     def problems(self) -> list[Loss]:
         """Runs that are there but cannot be used: a manifest that does not parse, or of another schema version."""
-        return all_runs(self.folder)[1]
+        return [*all_runs(self.folder)[1], *recorded_runs(self._place())[1]]
 
     def held(self) -> dict[str, str]:
         """Content hashes by path, of artefacts that a committed run holds whole; none of a store that is not there."""

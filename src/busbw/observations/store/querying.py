@@ -14,19 +14,23 @@ import pyarrow as pa
 from busbw.errors import InputError
 from busbw.observations.store.layout import ROW_TABLES
 from busbw.observations.store.manifest import Entry, Run
-from busbw.observations.tables import SCHEMAS
+from busbw.observations.store.records import Recorded, cell_rows
+from busbw.observations.tables import SCHEMA_VERSION, SCHEMAS
 
 __all__ = ["answer"]
 
-_RUNS_SCHEMA = pa.schema(
-    [("run_id", pa.string()), ("artefact", pa.string()), ("path", pa.string()), ("created_ns", pa.int64())]
-)
+_RUNS_SCHEMA = pa.schema([
+    ("run_id", pa.string()), ("artefact", pa.string()), ("path", pa.string()), ("created_ns", pa.int64()), ("status", pa.string()),
+    ("ended_ns", pa.int64()),
+])  # fmt: skip
 
 _QUERY_NODES = frozenset({"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE"})
 """What a query that only reads is made of (DuckDB's QueryNodeType); COPY and INSERT inside WITH are other nodes."""
 
 
-def answer(folder: Path, sql: str, runs: Sequence[Run], chosen: Mapping[str, tuple[Run, Entry]]) -> pa.Table:
+def answer(
+    folder: Path, sql: str, runs: Sequence[Run], chosen: Mapping[str, tuple[Run, Entry]], recorded: Sequence[Recorded]
+) -> pa.Table:
     """Runs the query in a database that has the views, can read the store's folder, and can be changed no more."""
     import duckdb  # noqa: PLC0415 - 0.15 s to load, and writers have no use for it
 
@@ -34,22 +38,32 @@ def answer(folder: Path, sql: str, runs: Sequence[Run], chosen: Mapping[str, tup
     with contextlib.closing(duckdb.connect(":memory:")) as database:
         for table in ROW_TABLES:
             _create_table(database, f"empty.{table}", SCHEMAS[table].empty_table())
-            segments = [
-                root / run.run_id / name for run, entry in chosen.values() for name in entry.segments.get(table, ())
+            parts = [f'FROM empty."{table}"']
+            if table == "settings":
+                _create_table(database, "empty.circumstances", _circumstances(recorded))
+                parts.append("FROM empty.circumstances")
+            of_files = [
+                f"{run.run_id}/{name}" for run, entry in chosen.values() for name in entry.segments.get(table, ())
             ]
-            listed = ", ".join(_literal(_without_globs(str(segment))) for segment in segments)
-            rows = (
-                f"UNION ALL BY NAME FROM read_parquet([{listed}], union_by_name=true, hive_partitioning=false)"
-                if segments
-                else ""
-            )
+            # Files whose columns are known to be the same need not be laid side by side, for which DuckDB opens every file before it begins.
+            alike: dict[tuple[str, ...] | None, list[str]] = {None: of_files}
+            for of in recorded:
+                for batch, segment in of.segments(table):
+                    columns = segment.missing if batch.schema == SCHEMA_VERSION else None
+                    alike.setdefault(columns, []).append(f"{of.run_id}/{segment.name}")
+            for columns, segments in alike.items():
+                if segments:
+                    listed = ", ".join(_literal(_without_globs(str(root / segment))) for segment in segments)
+                    parts.append(
+                        f"FROM read_parquet([{listed}], union_by_name={columns is None}, hive_partitioning=false)"
+                    )
             try:
-                database.execute(f'CREATE VIEW "{table}" AS FROM empty."{table}" {rows}')
+                database.execute(f'CREATE VIEW "{table}" AS {" UNION ALL BY NAME ".join(parts)}')
             except duckdb.Error as error:
                 raise InputError(
                     f"{folder}: a segment of {table} cannot be read: {error}. Remove its run and read the files again."
                 ) from error
-        for name, content in _manifest_tables(runs, chosen).items():
+        for name, content in _manifest_tables(runs, chosen, recorded).items():
             _create_table(database, f"main.{name}", content)
         readable = ", ".join({_literal(str(root)), _literal(_without_globs(str(root)))})
         for setting in (
@@ -102,7 +116,13 @@ def _refusal(folder: Path, reason: str) -> str:
     return f"{folder}: the query was refused: {reason}\nTables: {', '.join(sorted([*SCHEMAS, 'runs']))}."
 
 
-def _manifest_tables(runs: Sequence[Run], chosen: Mapping[str, tuple[Run, Entry]]) -> dict[str, pa.Table]:
+def _circumstances(recorded: Sequence[Recorded]) -> pa.Table:
+    return pa.Table.from_pylist([row for run in recorded for row in run.settings()], schema=SCHEMAS["settings"])
+
+
+def _manifest_tables(
+    runs: Sequence[Run], chosen: Mapping[str, tuple[Run, Entry]], recorded: Sequence[Recorded]
+) -> dict[str, pa.Table]:
     """The tables that the manifests hold."""
     entries = [entry for _, entry in chosen.values()]
     losses = [(of, loss) for run in runs for of, loss in run.losses if of in chosen and chosen[of][0] is run]
@@ -115,7 +135,9 @@ def _manifest_tables(runs: Sequence[Run], chosen: Mapping[str, tuple[Run, Entry]
                 "formats": list(entry.formats),
             }
             for entry in entries
-        ],
+        ]
+        + [{"artefact": run.artefact, "path": run.name, "formats": ["recorded"]} for run in recorded],
+        "cells": list(cell_rows(recorded)),
         "losses": [
             {
                 "artefact": of,
@@ -128,10 +150,28 @@ def _manifest_tables(runs: Sequence[Run], chosen: Mapping[str, tuple[Run, Entry]
             for of, loss in losses
         ],
         "runs": [
-            {"run_id": run.run_id, "artefact": entry.sha256, "path": path, "created_ns": run.created_ns}
+            {
+                "run_id": run.run_id,
+                "artefact": entry.sha256,
+                "path": path,
+                "created_ns": run.created_ns,
+                "status": "done",
+                "ended_ns": run.created_ns,
+            }
             for run in runs
             for entry in run.artefacts
             for path in (entry.path, *entry.copies)
+        ]
+        + [
+            {
+                "run_id": run.run_id,
+                "artefact": run.artefact,
+                "path": run.name,
+                "created_ns": run.created_ns,
+                "status": run.status(),
+                "ended_ns": run.ended_ns(),
+            }
+            for run in recorded
         ],
     }
     return {name: pa.Table.from_pylist(listed, schema=SCHEMAS.get(name, _RUNS_SCHEMA)) for name, listed in rows.items()}
