@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ import pytest
 from busbw.errors import InputError
 from busbw.observations import SCHEMAS, Artefact, Circumstances, rows_of
 from busbw.observations.store import MeasuredCell, Recorder, Store, cell_number
+from busbw.observations.store.places import LocalPlace
 
 CELL = MeasuredCell("all_reduce", 1024, "float32", "sum", 2, 1, False, "builtin")
 NOWHERE = Circumstances(host="n1")
@@ -336,3 +338,176 @@ def test_a_store_of_schema_1_is_read_and_goes_on(tmp_path):
         run.samples(CELL, rank=0, time_ns=[1])
     assert store.query(count).to_pylist() == [{"rows": 11, "times": 11, "backends": 1}]
     assert store.query("FROM measurements").schema.names == SCHEMAS["measurements"].names
+
+
+# --- Upkeep ---------------------------------------------------------------------------------------------------------
+
+
+def batches(store: Store, count: int, **options) -> str:
+    """A run of `count` commits, one sample each: times 0, 1, ..."""
+    with record(store, **options) as run:
+        for number in range(count):
+            run.samples(CELL._replace(size_bytes=8 << (number % 2)), rank=0, time_ns=[number])
+            run.append("settings", [{"name": "A", "value": str(number)}])
+            run.commit()
+    return run.run_id
+
+
+def test_compaction_keeps_every_row_in_few_files(tmp_path):
+    store = Store(tmp_path / "store")
+    run = batches(store, 6)
+    cells = store.recorded(run).cells()
+    (done,) = store.compact()
+    assert done.run_id == run
+    assert done.files[1] < done.files[0]
+    assert len(list((tmp_path / "store" / run).glob("rows-*"))) == 2
+    assert not list((tmp_path / "store" / run).glob("commit-*"))
+    assert times(store) == list(range(6))
+    assert store.query("SELECT count(*) AS n FROM settings WHERE name = 'A'").to_pylist() == [{"n": 6}]
+    assert store.recorded(run).cells() == cells
+    assert store.recorded(run).status() == "done"
+    assert store.compact() == []
+
+
+def test_a_run_goes_on_after_compaction(tmp_path):
+    store = Store(tmp_path / "store")
+    run = batches(store, 3)
+    for first in (3, 4):
+        store.compact()
+        with record(store, run_id=run) as more:
+            more.samples(CELL, rank=0, time_ns=[first])
+    store.compact()
+    assert times(store) == [0, 1, 2, 3, 4]
+    assert [path.name for path in (tmp_path / "store" / run).glob("sealed-*")] == ["sealed-000003.json"]
+
+
+def test_of_two_compactions_at_a_time_one_gives_up(tmp_path, monkeypatch):
+    """Both read the same batches; if both replaced them, rows would be there twice."""
+    from busbw.observations.store import upkeep
+
+    store = Store(tmp_path / "store")
+    batches(store, 3)
+    merged = upkeep._merged
+
+    def and_another_is_faster(table: str, paths: list[Path]):
+        monkeypatch.setattr(upkeep, "_merged", merged)
+        upkeep._compact(LocalPlace(store.folder), upkeep.recorded_runs(LocalPlace(store.folder))[0][0])
+        return merged(table, paths)
+
+    monkeypatch.setattr(upkeep, "_merged", and_another_is_faster)
+    store.compact()
+    assert times(store) == [0, 1, 2]
+    assert store.query("SELECT count(*) AS n FROM settings WHERE name = 'A'").to_pylist() == [{"n": 3}]
+
+
+@pytest.mark.parametrize("calls", range(1, 5))
+def test_a_compaction_that_is_killed_leaves_every_row_once(tmp_path, monkeypatch, calls):
+    """It dies at its nth step that changes the store: two segments, the seal, the removal."""
+    store, done = Store(tmp_path / "store"), []
+    batches(store, 3)
+
+    class KilledError(Exception):
+        pass
+
+    def until(step):
+        def stepped(*given):
+            done.append(step)
+            if len(done) == calls:
+                raise KilledError
+            return step(*given)
+
+        return stepped
+
+    with monkeypatch.context() as patched, pytest.raises(KilledError):
+        for name in ("write", "create", "remove"):
+            patched.setattr(LocalPlace, name, until(getattr(LocalPlace, name)))
+        store.compact()
+    assert times(store) == [0, 1, 2]
+    store.compact()
+    assert times(store) == [0, 1, 2]
+    assert len(list((tmp_path / "store").glob("*/sealed-*"))) == 1
+
+
+def test_readers_find_every_row_while_a_run_is_written_and_compacted(tmp_path):
+    """Rows that were acknowledged before a query began are in its answer, once."""
+    store = Store(tmp_path / "store")
+    acknowledged, failures, ended = [0], [], threading.Event()
+
+    def read() -> None:
+        while not ended.is_set():
+            due = acknowledged[0]
+            if due:
+                found = times(store)
+                if found[:due] != list(range(due)) or len(set(found)) != len(found):
+                    failures.append((due, found))
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    with record(store) as run:
+        for number in range(30):
+            run.samples(CELL, rank=0, time_ns=[number])
+            run.commit()
+            acknowledged[0] = number + 1
+            if number % 10 == 5:
+                store.compact(grace_s=0.2)
+    ended.set()
+    reader.join()
+    assert failures == []
+
+
+def test_leftovers_of_killed_writers_go_once_they_are_old(tmp_path):
+    store = Store(tmp_path / "store")
+    run = batches(store, 1)
+    folder = tmp_path / "store" / run
+    left = [folder / f"rows-{'0' * 16}-000001-samples.parquet", folder / ".rows-x.parquet.17.00.part"]
+    for path in left:
+        path.write_bytes(b"x")
+    store.compact()
+    assert all(path.exists() for path in left)
+    assert store.content().leftover_bytes == 2
+    Store(tmp_path / "store", stale_after_s=0).compact()
+    assert not any(path.exists() for path in left)
+    assert times(store) == [0]
+
+
+def test_pruning_removes_old_runs_and_no_other(tmp_path):
+    store, log = Store(tmp_path / "store", stale_after_s=-1), tmp_path / "log"
+    log.write_text("x")
+    one = Artefact.of(log, "log")
+    with store.begin([one], created_ns=1) as writer:
+        writer.keep(one, ["test"])
+        writer.commit()
+    old, running = batches(store, 2), record(store)
+    now = store.recorded(running.run_id).created_ns + 1
+    new = batches(store, 1)
+    assert [pruned.run_id for pruned in store.prune(before_ns=now, dry_run=True)] == [writer.run_id, old]
+    assert store.query("SELECT count(*) AS n FROM runs").to_pylist() == [{"n": 4}]
+    assert {pruned.run_id for pruned in store.prune(before_ns=now)} == {writer.run_id, old}
+    assert {path.name for path in (tmp_path / "store").iterdir() if not path.name.startswith(".")} == {
+        new,
+        running.run_id,
+        "artefacts",
+    }
+    assert not list((tmp_path / "store" / "artefacts").iterdir())
+    assert times(store) == [0]
+
+
+def test_what_a_store_holds_is_counted(tmp_path):
+    store = Store(tmp_path / "store")
+    with pytest.raises(InputError, match="holds no run"):
+        store.content()
+    batches(store, 3)
+    content = store.content()
+    assert (content.runs, content.recorded, content.rows) == (0, {"done": 1}, {"samples": 3, "settings": 3})
+    assert (content.schemas, content.leftover_bytes, content.problems) == ({2: 3}, 0, ())
+    assert content.size_bytes == sum(path.stat().st_size for path in (tmp_path / "store").rglob("*") if path.is_file())
+
+
+def test_a_missing_segment_of_a_recorded_run_is_named(tmp_path):
+    store = Store(tmp_path / "store")
+    run = batches(store, 1)
+    (segment,) = (tmp_path / "store" / run).glob("rows-*-samples.parquet")
+    segment.unlink()
+    with pytest.raises(InputError, match=f"{segment.name}: this segment of run is gone, though its run names it"):
+        store.query("SELECT 1")
+    assert store.compact() == []

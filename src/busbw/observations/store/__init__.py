@@ -22,15 +22,18 @@ from busbw.observations.store.layout import ARTEFACTS, RUN_ID, SHA256, WRITERS, 
 from busbw.observations.store.leftovers import remove_leftovers
 from busbw.observations.store.manifest import all_runs, choose
 from busbw.observations.store.places import LocalPlace
-from busbw.observations.store.querying import answer
+from busbw.observations.store.querying import GoneError, answer
 from busbw.observations.store.recording import Recorder
 from busbw.observations.store.records import Recorded, recorded_run, recorded_runs
+from busbw.observations.store.upkeep import Compacted, Content, Pruned, compact, content, prune
 from busbw.observations.store.writing import RunWriter
 
 __all__ = ["Circumstances", "MeasuredCell", "Recorded", "Recorder", "RunId", "RunWriter", "Store", "cell_number"]
 
 _STALE_AFTER_S = 6 * 3600.0
 """Age of leftovers to be removed if nothing tells that their writer lives. A guess: longer than reading takes."""
+
+_TRIES = 5
 
 
 class Store:
@@ -101,6 +104,15 @@ class Store:
         query sees the store's folder and no other file, and writes nothing. A PIVOT lists its values (`IN (...)`).
         Raises InputError for SQL that DuckDB refuses, a store that isn't there or is empty, a segment that is missing.
         """
+        for left in reversed(range(_TRIES)):
+            try:
+                return self._answer(sql)
+            except GoneError:  # compacted since the records were read?
+                if not left:
+                    raise
+        raise AssertionError("a query is tried at least once")
+
+    def _answer(self, sql: str) -> pa.Table:
         runs, problems = all_runs(self.folder)
         recorded, wrong = recorded_runs(self._place())
         problems += wrong
@@ -110,6 +122,12 @@ class Store:
                 f"{self.folder}: holds no committed run. Fill a store: busbw read PATH... --store {self.folder}"
                 f"{damaged}"
             )
+        for run_of in recorded:
+            if run_of.missing:
+                raise InputError(
+                    f"{self.folder / run_of.run_id / run_of.missing[0]}: this segment of {run_of.name} is gone, though its run names it "
+                    f"({len(run_of.missing)} such in the run). Bring it back from a copy, or remove the folder {run_of.run_id} to do without its rows."
+                )
         chosen, missing = choose(runs)
         if missing:
             run, entry, name = missing[0]
@@ -119,6 +137,21 @@ class Store:
                 f"{self.folder}), or remove the folder {run.run_id} to do without its rows."
             )
         return answer(self.folder, sql, runs, chosen, recorded)
+
+    def compact(self, *, grace_s: float = 0.0) -> list[Compacted]:
+        """Makes few files of the many of recorded runs, while others read and write, and says what was done.
+
+        grace_s: how long queries that began before may go on; longer ones begin again. Raises InputError.
+        """
+        return compact(self.folder, stale_after_s=self._stale_after_s, grace_s=grace_s)
+
+    def prune(self, *, before_ns: int, dry_run: bool = False) -> list[Pruned]:
+        """Removes the runs that began before a moment, except those that are being written, and says which. Raises InputError."""
+        return prune(self.folder, before_ns=before_ns, dry_run=dry_run, stale_after_s=self._stale_after_s)
+
+    def content(self) -> Content:
+        """What is in the store: runs, rows, bytes, problems. Raises InputError for a folder that holds no run."""
+        return content(self.folder)
 
     def has_runs(self) -> bool:
         """Whether anything in the folder is named like a run, committed or not: whether it is a store at all."""

@@ -57,6 +57,7 @@ class Run:
     losses: tuple[tuple[str, Loss], ...]
     """With the hash of the artefact."""
     files: frozenset[str]
+    schema: int = SCHEMA_VERSION
 
     def missing(self, entry: Entry) -> list[str]:
         """Segments of an artefact that the manifest names and the folder lacks."""
@@ -163,7 +164,7 @@ def _read_run(folder: Path) -> Run | None:
         run_id, created_ns = typed(content["run_id"], str), typed(content["created_ns"], int)
         if run_id != folder.name or run_id != run_id_of(entry.sha256 for entry in entries):
             raise DamagedError(f"the manifest is another run's ({run_id}). {again}.")
-        return Run(run_id, created_ns, entries, losses, frozenset(names_in(folder)))
+        return Run(run_id, created_ns, entries, losses, frozenset(names_in(folder)), version)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:

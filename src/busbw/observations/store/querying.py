@@ -17,7 +17,7 @@ from busbw.observations.store.manifest import Entry, Run
 from busbw.observations.store.records import Recorded, cell_rows
 from busbw.observations.tables import SCHEMA_VERSION, SCHEMAS
 
-__all__ = ["answer"]
+__all__ = ["GoneError", "answer"]
 
 _RUNS_SCHEMA = pa.schema([
     ("run_id", pa.string()), ("artefact", pa.string()), ("path", pa.string()), ("created_ns", pa.int64()), ("status", pa.string()),
@@ -26,6 +26,10 @@ _RUNS_SCHEMA = pa.schema([
 
 _QUERY_NODES = frozenset({"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE"})
 """What a query that only reads is made of (DuckDB's QueryNodeType); COPY and INSERT inside WITH are other nodes."""
+
+
+class GoneError(InputError):
+    """A file could not be opened: it is damaged, or was compacted a moment ago."""
 
 
 def answer(
@@ -59,6 +63,8 @@ def answer(
                     )
             try:
                 database.execute(f'CREATE VIEW "{table}" AS {" UNION ALL BY NAME ".join(parts)}')
+            except duckdb.IOException as error:
+                raise GoneError(_refusal(folder, str(error))) from error
             except duckdb.Error as error:
                 raise InputError(
                     f"{folder}: a segment of {table} cannot be read: {error}. Remove its run and read the files again."
@@ -85,6 +91,8 @@ def answer(
                     )
                 )
             answer: pa.Table = database.sql(statements[0].query).to_arrow_table()
+        except duckdb.IOException as error:
+            raise GoneError(_refusal(folder, str(error))) from error
         except duckdb.Error as error:
             raise InputError(_refusal(folder, str(error))) from error
         return answer

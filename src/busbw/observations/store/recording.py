@@ -32,7 +32,7 @@ from busbw.observations.store.records import (
 )
 from busbw.observations.tables import SCHEMA_VERSION, SCHEMAS, rows_of
 
-__all__ = ["Recorder", "parquet_of"]
+__all__ = ["Recorder", "json_bytes", "parquet_of"]
 
 Integers: TypeAlias = npt.NDArray[np.integer[Any]] | Sequence[int] | int | None
 """A value for each sample, one for all, or None: unknown."""
@@ -83,9 +83,9 @@ class Recorder:
                     "created_ns": time.time_ns(),
                     "circumstances": json_of(circumstances.redacted()),
                 }
-                place.create(run_id, RUN_FILE, _json(head))
+                place.create(run_id, RUN_FILE, json_bytes(head))
             writer = json_of(this_writer(self._writer, resume))
-            place.write(run_id, {f"writer-{self._writer}.json": _json({"schema": SCHEMA_VERSION, **writer})})
+            place.write(run_id, {f"writer-{self._writer}.json": json_bytes({"schema": SCHEMA_VERSION, **writer})})
 
     def __enter__(self) -> Recorder:
         return self
@@ -222,7 +222,7 @@ class Recorder:
                 files[name] = memoryview(content)
                 segments[table] = (Segment(name, rows.num_rows, content.size, missing),)
             record = Batch(batch, time.time_ns(), SCHEMA_VERSION, segments, tuple(self._cells.items()))
-            self._place.write(self.run_id, {**files, f"commit-{batch}.json": _json(json_of(record))})
+            self._place.write(self.run_id, {**files, f"commit-{batch}.json": json_bytes(json_of(record))})
         self._open = True
         self._waiting, self._waiting_bytes, self._cells = {}, 0, {}
         return sum(segment.rows for listed in segments.values() for segment in listed)
@@ -234,7 +234,7 @@ class Recorder:
         self._open = False
         with self._writing():
             self._place.write(
-                self.run_id, {f"end-{self._writer}.json": _json({"schema": SCHEMA_VERSION, **json_of(ended)})}
+                self.run_id, {f"end-{self._writer}.json": json_bytes({"schema": SCHEMA_VERSION, **json_of(ended)})}
             )
 
     def _wait(self, table: str, rows: pa.Table) -> None:
@@ -270,7 +270,8 @@ def parquet_of(table: str, rows: pa.Table) -> tuple[pa.Buffer, tuple[str, ...]]:
     return out.getvalue(), missing
 
 
-def _json(item: Any) -> bytes:
+def json_bytes(item: Any) -> bytes:
+    """A record as it is written."""
     return json.dumps(item, separators=(",", ":")).encode("ascii")
 
 

@@ -37,7 +37,7 @@ __all__ = [
 _T = TypeVar("_T")
 _SILENT_S = 3600.0
 """A writer on another machine that committed nothing for so long counts as dead. A guess: longer than a cell takes."""
-_MOST_BYTES = 512 * 2**20
+_TRIES = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +105,10 @@ class Recorded:
     """Names of batches whose rows lie in others now."""
     seal: int
     """Number of the highest seal; 0: none."""
+    sealed: frozenset[str] = frozenset()
+    """Names of batches that the seal lists."""
+    missing: tuple[str, ...] = ()
+    """Segments that a record names and the folder lacks."""
 
     @property
     def artefact(self) -> str:
@@ -186,16 +190,30 @@ def recorded_runs(place: Place) -> tuple[list[Recorded], list[Loss]]:
 
 
 def recorded_run(place: Place, run_id: RunId) -> tuple[Recorded | None, list[Loss]]:
-    """One run, None if nothing was recorded there, and the records of it that cannot be used."""
+    """One run, None if nothing was recorded there, and the records of it that cannot be used.
+
+    Files that go while they are read were compacted: it begins again. What is missing after several times is.
+    """
+    for _ in range(_TRIES):
+        run, problems, changed = _recorded_run(place, run_id)
+        if not changed and (run is None or not run.missing):
+            break
+    return run, problems
+
+
+def _recorded_run(place: Place, run_id: RunId) -> tuple[Recorded | None, list[Loss], bool]:
+    """The same, and whether files went meanwhile."""
     names = set(place.names(run_id))
     problems: list[Loss] = []
+    changed = False
 
     def read(name: str, parse: Callable[[Any], _T]) -> _T | None:
-        """What a record says; None if it is damaged, or was removed a moment ago, since it was sealed."""
-        reason = ""
+        """What a record says; None if it is damaged or gone."""
+        nonlocal changed
         try:
             return parse(_checked(json.loads(place.read(run_id, name))))
         except FileNotFoundError:
+            changed = True
             return None
         except DamagedError as damage:
             reason = str(damage)
@@ -214,7 +232,7 @@ def recorded_run(place: Place, run_id: RunId) -> tuple[Recorded | None, list[Los
     if run is None and RUN_FILE in names:
         run = read(RUN_FILE, lambda item: _run(run_id, item))
     if run is None:
-        return None, problems
+        return None, problems, changed
     writers, ends, batches = dict(run.writers), dict(run.ends), list(run.batches)
     known = run.replaced | {batch.name for batch in batches}
     for name in sorted(names):
@@ -227,7 +245,15 @@ def recorded_run(place: Place, run_id: RunId) -> tuple[Recorded | None, list[Los
         elif (match := COMMIT.fullmatch(name)) and match["batch"] not in known and (batch := read(name, _batch)):
             batches.append(batch)
     batches.sort(key=lambda batch: (batch.committed_ns, batch.name))
-    return replace(run, writers=writers, ends=ends, batches=tuple(batches)), problems
+    missing = tuple(
+        segment.name
+        for batch in batches
+        for segments in batch.segments.values()
+        for segment in segments
+        if segment.name not in names
+    )
+    run = replace(run, writers=writers, ends=ends, batches=tuple(batches), missing=missing)
+    return run, problems, changed
 
 
 def json_of(item: Any) -> Any:
@@ -253,11 +279,13 @@ def _checked(item: Any) -> Any:
 
 
 def _sealed(run_id: RunId, item: Any, number: int) -> Recorded:
+    batches = tuple(_batch(batch) for batch in item["batches"])
     return replace(
         _run(run_id, item["run"]),
         writers={writer["name"]: _writer(writer) for writer in item["writers"]},
         ends={of: _end(end) for of, end in item["ends"].items()},
-        batches=tuple(_batch(batch) for batch in item["batches"]),
+        batches=batches,
+        sealed=frozenset(batch.name for batch in batches),
         replaced=frozenset(typed(name, str) for name in item["replaced"]),
         seal=number,
     )
