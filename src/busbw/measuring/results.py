@@ -68,7 +68,7 @@ def results_of(path: str, spool: Path | None = None) -> tuple[list[Results], lis
 
     spool: a folder for what archives hold. Raises InputError for a path that does not exist, or a store without a run.
     """
-    store = Store(Path(path))
+    store = Store(path)
     if store.has_runs():
         runs, left_out = _of_store(store, path)
         return runs, [*store.problems(), *_not_compared(path, left_out)]

@@ -16,16 +16,17 @@ from busbw.errors import InputError, Loss
 from busbw.observations.artefacts import Artefact
 from busbw.observations.circumstances import Circumstances
 from busbw.observations.store.cells import MeasuredCell, cell_number
-from busbw.observations.store.files import locked, make_folder, run_folders, writing_to
+from busbw.observations.store.files import locked, make_folder, writing_to
 from busbw.observations.store.keeping import _redacted as _redacted
 from busbw.observations.store.layout import ARTEFACTS, RUN_ID, SHA256, WRITERS, RunId
 from busbw.observations.store.leftovers import remove_leftovers
 from busbw.observations.store.manifest import all_runs, choose
+from busbw.observations.store.objects import ObjectPlace, is_object_url
 from busbw.observations.store.places import LocalPlace
 from busbw.observations.store.querying import GoneError, answer
 from busbw.observations.store.recording import Recorder
 from busbw.observations.store.records import Recorded, recorded_run, recorded_runs
-from busbw.observations.store.upkeep import Compacted, Content, Pruned, compact, content, prune
+from busbw.observations.store.upkeep import Compacted, Content, Pruned, compact, content, copy, prune
 from busbw.observations.store.writing import RunWriter
 
 __all__ = ["Circumstances", "MeasuredCell", "Recorded", "Recorder", "RunId", "RunWriter", "Store", "cell_number"]
@@ -37,11 +38,29 @@ _TRIES = 5
 
 
 class Store:
-    """A folder of runs, asked in SQL. Nothing is created before the first `begin`."""
+    """A folder of runs, asked in SQL. Nothing is created before the first `begin` or `record`.
 
-    def __init__(self, folder: Path, *, stale_after_s: float = _STALE_AFTER_S) -> None:
-        self.folder = folder
+    s3://BUCKET/PREFIX is a store in an object store: recorded, queried and compared as any other; files that are read go into a folder
+    first (`copy_to`). Raises InputError for another address.
+    """
+
+    def __init__(self, folder: Path | str, *, stale_after_s: float = _STALE_AFTER_S) -> None:
+        self._place = ObjectPlace(str(folder)) if is_object_url(folder) else LocalPlace(Path(folder))
         self._stale_after_s = stale_after_s
+
+    @property
+    def shown(self) -> str:
+        """Where it is, as the user wrote it."""
+        return self._place.shown
+
+    @property
+    def folder(self) -> Path:
+        """Its folder. Raises InputError if it is in an object store, where there is none."""
+        if isinstance(self._place, LocalPlace):
+            return self._place.root
+        raise InputError(
+            f"{self.shown}: this works on a folder. Keep a store in a folder and copy it: busbw store copy DIR {self.shown}"
+        )
 
     def begin(self, artefacts: Sequence[Artefact], *, created_ns: int | None = None) -> RunWriter:
         """A writer for the rows of these artefacts, to be used in a `with` block; creates the store if needed.
@@ -84,18 +103,15 @@ class Store:
             raise ValueError(f"{chosen!r} is no run id: 32 hexadecimal digits")
         if resume and self.recorded(chosen) is None:
             raise InputError(
-                f"{self.folder}: no recorded run {chosen} to resume. See which there are: busbw query 'SELECT run_id, path, status FROM runs' --store {self.folder}"
+                f"{self.shown}: no recorded run {chosen} to resume. See which there are: busbw query 'SELECT run_id, path, status FROM runs' --store {self.shown}"
             )
-        if self.folder.exists() and not self.folder.is_dir():
+        if isinstance(self._place, LocalPlace) and self.folder.exists() and not self.folder.is_dir():
             raise InputError(f"{self.folder}: is a file, a store is a folder. Give another --store.")
-        return Recorder(self._place(), chosen, name, circumstances or Circumstances.here(), resume=resume)
+        return Recorder(self._place, chosen, name, circumstances or Circumstances.here(), resume=resume)
 
     def recorded(self, run_id: RunId) -> Recorded | None:
         """A recorded run: status, circumstances, cells; None if there is none of this name."""
-        return recorded_run(self._place(), run_id)[0] if RUN_ID.fullmatch(run_id) else None
-
-    def _place(self) -> LocalPlace:
-        return LocalPlace(self.folder)
+        return recorded_run(self._place, run_id)[0] if RUN_ID.fullmatch(run_id) else None
 
     def query(self, sql: str) -> pa.Table:
         """The answer to one SELECT (DuckDB's SQL) over the tables of `SCHEMAS` and `runs` (run_id, artefact, path, created_ns, status, ended_ns).
@@ -113,30 +129,29 @@ class Store:
         raise AssertionError("a query is tried at least once")
 
     def _answer(self, sql: str) -> pa.Table:
-        runs, problems = all_runs(self.folder)
-        recorded, wrong = recorded_runs(self._place())
+        runs, problems = all_runs(self._place)
+        recorded, wrong = recorded_runs(self._place)
         problems += wrong
         if not runs and not recorded:
             damaged = "".join(f"\n{problem}" for problem in problems)
             raise InputError(
-                f"{self.folder}: holds no committed run. Fill a store: busbw read PATH... --store {self.folder}"
-                f"{damaged}"
+                f"{self.shown}: holds no committed run. Fill a store: busbw read PATH... --store {self.shown}{damaged}"
             )
         for run_of in recorded:
             if run_of.missing:
                 raise InputError(
-                    f"{self.folder / run_of.run_id / run_of.missing[0]}: this segment of {run_of.name} is gone, though its run names it "
+                    f"{self.shown}/{run_of.run_id}/{run_of.missing[0]}: this segment of {run_of.name} is gone, though its run names it "
                     f"({len(run_of.missing)} such in the run). Bring it back from a copy, or remove the folder {run_of.run_id} to do without its rows."
                 )
         chosen, missing = choose(runs)
         if missing:
             run, entry, name = missing[0]
             raise InputError(
-                f"{self.folder / run.run_id / name}: this segment of {entry.path} is gone, though its manifest names "
+                f"{self.shown}/{run.run_id}/{name}: this segment of {entry.path} is gone, though its manifest names "
                 f"it ({len(missing)} such in the store). Read the file again (busbw read {entry.path} --store "
-                f"{self.folder}), or remove the folder {run.run_id} to do without its rows."
+                f"{self.shown}), or remove the folder {run.run_id} to do without its rows."
             )
-        return answer(self.folder, sql, runs, chosen, recorded)
+        return answer(self._place, sql, runs, chosen, recorded)
 
     def compact(self, *, grace_s: float = 0.0) -> list[Compacted]:
         """Makes few files of the many of recorded runs, while others read and write, and says what was done.
@@ -149,21 +164,25 @@ class Store:
         """Removes the runs that began before a moment, except those that are being written, and says which. Raises InputError."""
         return prune(self.folder, before_ns=before_ns, dry_run=dry_run, stale_after_s=self._stale_after_s)
 
+    def copy_to(self, target: Store) -> list[RunId]:
+        """Copies the runs that another store lacks, its records last, and says which. Raises InputError."""
+        return copy(self.folder, target._place)
+
     def content(self) -> Content:
         """What is in the store: runs, rows, bytes, problems. Raises InputError for a folder that holds no run."""
         return content(self.folder)
 
     def has_runs(self) -> bool:
         """Whether anything in the folder is named like a run, committed or not: whether it is a store at all."""
-        return self.folder.is_dir() and bool(run_folders(self.folder))
+        return bool(self._place.runs())
 
     def problems(self) -> list[Loss]:
         """Runs that are there but cannot be used: a manifest that does not parse, or of another schema version."""
-        return [*all_runs(self.folder)[1], *recorded_runs(self._place())[1]]
+        return [*all_runs(self._place)[1], *recorded_runs(self._place)[1]]
 
     def held(self) -> dict[str, str]:
         """Content hashes by path, of artefacts that a committed run holds whole; none of a store that is not there."""
-        chosen, _ = choose(all_runs(self.folder)[0]) if self.folder.is_dir() else ({}, [])
+        chosen, _ = choose(all_runs(self._place)[0])
         return {entry.path: sha256 for sha256, (_, entry) in chosen.items()}
 
     def kept(self, sha256: str) -> Path | None:

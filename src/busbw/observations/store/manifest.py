@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from busbw.errors import InputError, Loss
-from busbw.observations.store.files import names_in, run_folders
 from busbw.observations.store.layout import MANIFEST, ROW_TABLES, SEGMENT, SHA256, RunId, run_id_of
+from busbw.observations.store.places import LocalPlace, Place, mapped
 from busbw.observations.tables import SCHEMA_VERSION
 
 __all__ = [
@@ -102,24 +102,29 @@ def manifest_text(
 def committed_run(folder: Path) -> Run | None:
     """The run in a folder, None if there is none or it is damaged. Raises InputError if a later version wrote it."""
     try:
-        return _read_run(folder)
+        return _read_run(LocalPlace(folder.parent), folder.name)
     except _NewerError as newer:
         raise InputError(f"{folder / MANIFEST}: {newer}") from newer
     except DamagedError:
         return None
 
 
-def all_runs(root: Path) -> tuple[list[Run], list[Loss]]:
+def all_runs(place: Place) -> tuple[list[Run], list[Loss]]:
     """Every committed run, earliest first, and what is wrong with the others."""
-    runs, problems = [], []
-    for folder in run_folders(root):
+    runs: list[Run] = []
+    problems: list[Loss] = []
+
+    def read(run_id: str) -> Run | Loss | None:
         try:
-            run = _read_run(folder)
+            return _read_run(place, run_id)
         except DamagedError as damage:
-            problems.append(Loss("damaged-manifest", str(folder / MANIFEST), None, str(damage)))
-        else:
-            if run is not None:
-                runs.append(run)
+            return Loss("damaged-manifest", f"{place.shown}/{run_id}/{MANIFEST}", None, str(damage))
+
+    for found in mapped(place, read, place.runs()):
+        if isinstance(found, Run):
+            runs.append(found)
+        elif found is not None:
+            problems.append(found)
     return sorted(runs, key=lambda run: (run.created_ns, run.run_id)), problems
 
 
@@ -144,14 +149,17 @@ def choose(runs: Sequence[Run]) -> tuple[dict[str, tuple[Run, Entry]], list[tupl
     return chosen, [lack for sha256, lacks in missing.items() if sha256 not in chosen for lack in lacks]
 
 
-def _read_run(folder: Path) -> Run | None:
+def _read_run(place: Place, of: str) -> Run | None:
     """The run in a folder, None if nothing was committed there. Raises DamagedError if the manifest cannot be used."""
-    path = folder / MANIFEST
     again = "Read its files again with --store to mend it, or remove the folder"
     try:
-        if path.stat().st_size > _MANIFEST_BYTES:
+        names = frozenset(place.names(of))
+        if MANIFEST not in names:
+            return None
+        text = place.read(of, MANIFEST)
+        if len(text) > _MANIFEST_BYTES:
             raise DamagedError(f"the manifest is larger than {_MANIFEST_BYTES} bytes. {again}.")
-        content = json.loads(path.read_bytes())
+        content = json.loads(text)
         version = typed(content, dict)["schema"]
         if typed(version, int) > SCHEMA_VERSION:
             raise _NewerError(
@@ -162,9 +170,9 @@ def _read_run(folder: Path) -> Run | None:
         entries = tuple(_entry(item) for item in typed(content["artefacts"], list))
         losses = tuple((typed(item["artefact"], str), _loss(item)) for item in typed(content["losses"], list))
         run_id, created_ns = typed(content["run_id"], str), typed(content["created_ns"], int)
-        if run_id != folder.name or run_id != run_id_of(entry.sha256 for entry in entries):
+        if run_id != of or run_id != run_id_of(entry.sha256 for entry in entries):
             raise DamagedError(f"the manifest is another run's ({run_id}). {again}.")
-        return Run(run_id, created_ns, entries, losses, frozenset(names_in(folder)), version)
+        return Run(run_id, created_ns, entries, losses, names, version)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:

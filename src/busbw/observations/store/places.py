@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from busbw.observations.store.files import (
     create,
@@ -18,7 +19,7 @@ from busbw.observations.store.files import (
     run_folders,
 )
 
-__all__ = ["LocalPlace", "Place"]
+__all__ = ["LocalPlace", "Place", "mapped"]
 
 
 class Place(Protocol):
@@ -26,6 +27,8 @@ class Place(Protocol):
 
     shown: str
     """As the user wrote it."""
+    threads: int
+    """How many records are read at a time."""
 
     def runs(self) -> list[str]:
         """Folders that are named like a run, sorted."""
@@ -52,8 +55,21 @@ class Place(Protocol):
         ...
 
 
+_T = TypeVar("_T")
+
+
+def mapped(place: Place, work: Callable[[str], _T], runs: Iterable[str]) -> list[_T]:
+    """What `work` makes of each run, as many at a time as the place bears."""
+    if place.threads == 1:
+        return [work(run) for run in runs]
+    with ThreadPoolExecutor(place.threads) as pool:
+        return list(pool.map(work, runs))
+
+
 class LocalPlace:
     """A folder of this machine, or one that several machines mount."""
+
+    threads = 1
 
     def __init__(self, root: Path) -> None:
         self.root, self.shown = root, str(root)

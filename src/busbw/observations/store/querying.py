@@ -14,6 +14,8 @@ import pyarrow as pa
 from busbw.errors import InputError
 from busbw.observations.store.layout import ROW_TABLES
 from busbw.observations.store.manifest import Entry, Run
+from busbw.observations.store.objects import ObjectPlace
+from busbw.observations.store.places import LocalPlace
 from busbw.observations.store.records import Recorded, cell_rows
 from busbw.observations.tables import SCHEMA_VERSION, SCHEMAS
 
@@ -33,12 +35,17 @@ class GoneError(InputError):
 
 
 def answer(
-    folder: Path, sql: str, runs: Sequence[Run], chosen: Mapping[str, tuple[Run, Entry]], recorded: Sequence[Recorded]
+    place: LocalPlace | ObjectPlace,
+    sql: str,
+    runs: Sequence[Run],
+    chosen: Mapping[str, tuple[Run, Entry]],
+    recorded: Sequence[Recorded],
 ) -> pa.Table:
     """Runs the query in a database that has the views, can read the store's folder, and can be changed no more."""
     import duckdb  # noqa: PLC0415 - 0.15 s to load, and writers have no use for it
 
-    root = folder.resolve()
+    folder = place.shown
+    root = place.root.resolve() if isinstance(place, LocalPlace) else Path()
     with contextlib.closing(duckdb.connect(":memory:")) as database:
         for table in ROW_TABLES:
             _create_table(database, f"empty.{table}", SCHEMAS[table].empty_table())
@@ -46,18 +53,20 @@ def answer(
             if table == "settings":
                 _create_table(database, "empty.circumstances", _circumstances(recorded))
                 parts.append("FROM empty.circumstances")
-            of_files = [
-                f"{run.run_id}/{name}" for run, entry in chosen.values() for name in entry.segments.get(table, ())
-            ]
+            of_files = [(run.run_id, name) for run, entry in chosen.values() for name in entry.segments.get(table, ())]
             # Files whose columns are known to be the same need not be laid side by side, for which DuckDB opens every file before it begins.
-            alike: dict[tuple[str, ...] | None, list[str]] = {None: of_files}
+            alike: dict[tuple[str, ...] | None, list[tuple[str, str]]] = {None: of_files}
             for of in recorded:
                 for batch, segment in of.segments(table):
                     columns = segment.missing if batch.schema == SCHEMA_VERSION else None
-                    alike.setdefault(columns, []).append(f"{of.run_id}/{segment.name}")
+                    alike.setdefault(columns, []).append((of.run_id, segment.name))
             for columns, segments in alike.items():
-                if segments:
-                    listed = ", ".join(_literal(_without_globs(str(root / segment))) for segment in segments)
+                if segments and isinstance(place, ObjectPlace):
+                    parts.append(
+                        f"FROM {_registered(database, place, f'objects {table} {len(parts)}', table, segments)}"
+                    )
+                elif segments:
+                    listed = ", ".join(_literal(_without_globs(str(root / of / name))) for of, name in segments)
                     parts.append(
                         f"FROM read_parquet([{listed}], union_by_name={columns is None}, hive_partitioning=false)"
                     )
@@ -71,7 +80,11 @@ def answer(
                 ) from error
         for name, content in _manifest_tables(runs, chosen, recorded).items():
             _create_table(database, f"main.{name}", content)
-        readable = ", ".join({_literal(str(root)), _literal(_without_globs(str(root)))})
+        readable = (
+            ", ".join({_literal(str(root)), _literal(_without_globs(str(root)))})
+            if isinstance(place, LocalPlace)
+            else ""
+        )
         for setting in (
             "temp_directory = ''",
             "python_enable_replacements = false",
@@ -120,7 +133,7 @@ def _only_reads(database: Any, sql: str) -> bool:
     return True
 
 
-def _refusal(folder: Path, reason: str) -> str:
+def _refusal(folder: str, reason: str) -> str:
     return f"{folder}: the query was refused: {reason}\nTables: {', '.join(sorted([*SCHEMAS, 'runs']))}."
 
 
@@ -183,6 +196,15 @@ def _manifest_tables(
         ],
     }
     return {name: pa.Table.from_pylist(listed, schema=SCHEMAS.get(name, _RUNS_SCHEMA)) for name, listed in rows.items()}
+
+
+def _registered(database: Any, place: ObjectPlace, name: str, table: str, segments: Sequence[tuple[str, str]]) -> str:
+    """Segments of a table as pyarrow reads them: only the columns and row groups that a query wants travel."""
+    import pyarrow.dataset as ds  # noqa: PLC0415 - for object stores only
+
+    paths = [place.path(of, name) for of, name in segments]
+    database.register(name, ds.dataset(paths, schema=SCHEMAS[table], format="parquet", filesystem=place.file_system))
+    return f'"{name}"'
 
 
 def _create_table(database: Any, name: str, content: pa.Table) -> None:

@@ -17,7 +17,7 @@ from busbw.observations.circumstances import Circumstances
 from busbw.observations.store.cells import MeasuredCell, cell_number
 from busbw.observations.store.layout import COMMIT, END, ROW_TABLES, ROWS, RUN_FILE, SEALED, WRITER, RunId
 from busbw.observations.store.manifest import DamagedError, typed
-from busbw.observations.store.places import Place
+from busbw.observations.store.places import Place, mapped
 from busbw.observations.tables import SCHEMA_VERSION
 
 __all__ = [
@@ -181,8 +181,7 @@ def this_writer(name: str, resumes: bool) -> Writer:
 def recorded_runs(place: Place) -> tuple[list[Recorded], list[Loss]]:
     """Every recorded run, earliest first, and what is wrong with others or with parts of them."""
     runs, problems = [], []
-    for run_id in place.runs():
-        run, wrong = recorded_run(place, run_id)
+    for run, wrong in mapped(place, lambda run_id: recorded_run(place, run_id), place.runs()):
         problems += wrong
         if run is not None:
             runs.append(run)

@@ -16,12 +16,12 @@ from busbw.errors import InputError, Loss
 from busbw.observations.store.files import age_s, locked, make_durable, names_in, writing_to
 from busbw.observations.store.layout import ARTEFACTS, COMMIT, END, MANIFEST, ROWS, RUN_FILE, SEALED, WRITER, RunId
 from busbw.observations.store.manifest import all_runs
-from busbw.observations.store.places import LocalPlace
+from busbw.observations.store.places import LocalPlace, Place
 from busbw.observations.store.recording import json_bytes, parquet_of
 from busbw.observations.store.records import Batch, Recorded, Segment, json_of, recorded_run, recorded_runs
 from busbw.observations.tables import SCHEMA_VERSION, SCHEMAS
 
-__all__ = ["Compacted", "Content", "Pruned", "compact", "content", "prune"]
+__all__ = ["Compacted", "Content", "Pruned", "compact", "content", "copy", "prune"]
 
 _SEGMENT_ROWS = 4_000_000
 """Rows of a compacted segment: some 30 MB of samples; bounds the memory, about 1 GB."""
@@ -212,7 +212,7 @@ def prune(root: Path, *, before_ns: int, dry_run: bool = False, stale_after_s: f
 
     Kept copies of files that no other run read go with theirs. Raises InputError if the store cannot be written.
     """
-    runs, _ = all_runs(root)
+    runs, _ = all_runs(LocalPlace(root))
     recorded, _ = recorded_runs(LocalPlace(root))
     found = [
         Pruned(
@@ -230,7 +230,7 @@ def prune(root: Path, *, before_ns: int, dry_run: bool = False, stale_after_s: f
         with writing_to(root), locked(root):
             for one in found:
                 _remove_run(root / one.run_id)
-            left = {entry.sha256 for run in all_runs(root)[0] for entry in run.artefacts}
+            left = {entry.sha256 for run in all_runs(LocalPlace(root))[0] for entry in run.artefacts}
             for name in names_in(root / ARTEFACTS):
                 path = root / ARTEFACTS / name
                 if name not in left and not name.startswith(".") and age_s(path) > stale_after_s:
@@ -250,10 +250,43 @@ def _remove_run(folder: Path) -> None:
     folder.rmdir()
 
 
+def copy(root: Path, target: Place) -> list[RunId]:
+    """The runs of a folder that were copied to another store, since it lacked them or something of them.
+
+    Records go last, manifests after all else, so that whoever reads the target meanwhile sees a run whole or, of a recorded one, whole
+    batches. Kept copies of files stay. Raises InputError if the target cannot be written.
+    """
+    source = LocalPlace(root)
+    runs, _ = all_runs(source)
+    recorded, _ = recorded_runs(source)
+    there = {run_id: set(target.names(run_id)) for run_id in target.runs()}
+    named = {run.run_id: {name for entry in run.artefacts for name in entry.names()} for run in runs}
+    for of in recorded:
+        segments = {segment.name for batch in of.batches for listed in batch.segments.values() for segment in listed}
+        named[of.run_id] = named.get(of.run_id, set()) | segments
+    copied = []
+    with writing_to(target.shown):
+        for run_id, segments in named.items():
+            names = [name for name in source.names(run_id) if name in segments or _is_record(name)]
+            lacking = sorted(set(names) - there.get(run_id, set()), key=_place_in_order)
+            if not lacking or MANIFEST in there.get(run_id, set()):
+                continue
+            for name in lacking:
+                target.write(run_id, {name: source.read(run_id, name)})
+            copied.append(run_id)
+    return copied
+
+
+def _place_in_order(name: str) -> tuple[int, str]:
+    """Rows, then what says whose they are, then what makes them visible."""
+    last = name == MANIFEST or COMMIT.fullmatch(name) or SEALED.fullmatch(name)
+    return (0 if ROWS.fullmatch(name) or name.endswith(".parquet") else 2 if last else 1), name
+
+
 def content(root: Path) -> Content:
     """What a store holds. Raises InputError for a folder that holds none."""
     place = LocalPlace(root)
-    runs, problems = all_runs(root)
+    runs, problems = all_runs(place)
     recorded, wrong = recorded_runs(place)
     if not runs and not recorded and not problems and not wrong:
         raise InputError(
