@@ -15,6 +15,7 @@ import pyarrow as pa
 from busbw.errors import InputError, Loss
 from busbw.observations.artefacts import Artefact
 from busbw.observations.circumstances import Circumstances
+from busbw.observations.store.answers import Answer
 from busbw.observations.store.cells import MeasuredCell, cell_number
 from busbw.observations.store.files import locked, make_folder, writing_to
 from busbw.observations.store.keeping import _redacted as _redacted
@@ -29,7 +30,18 @@ from busbw.observations.store.records import Recorded, recorded_run, recorded_ru
 from busbw.observations.store.upkeep import Compacted, Content, Pruned, compact, content, copy, prune
 from busbw.observations.store.writing import RunWriter
 
-__all__ = ["Circumstances", "MeasuredCell", "Recorded", "Recorder", "RunId", "RunWriter", "Store", "cell_number"]
+__all__ = [
+    "Answer",
+    "Circumstances",
+    "Content",
+    "MeasuredCell",
+    "Recorded",
+    "Recorder",
+    "RunId",
+    "RunWriter",
+    "Store",
+    "cell_number",
+]
 
 _STALE_AFTER_S = 6 * 3600.0
 """Age of leftovers to be removed if nothing tells that their writer lives. A guess: longer than reading takes."""
@@ -113,7 +125,7 @@ class Store:
         """A recorded run: status, circumstances, cells; None if there is none of this name."""
         return recorded_run(self._place, run_id)[0] if RUN_ID.fullmatch(run_id) else None
 
-    def query(self, sql: str) -> pa.Table:
+    def query(self, sql: str) -> Answer:
         """The answer to one SELECT (DuckDB's SQL) over the tables of `SCHEMAS` and `runs` (run_id, artefact, path, created_ns, status, ended_ns).
 
         Each artefact's rows are there once, however many runs read it: from the earliest run that has all of them. A
@@ -122,7 +134,7 @@ class Store:
         """
         for left in reversed(range(_TRIES)):
             try:
-                return self._answer(sql)
+                return Answer(self._answer(sql))
             except GoneError:  # compacted since the records were read?
                 if not left:
                     raise

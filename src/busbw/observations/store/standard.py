@@ -10,7 +10,16 @@ from collections.abc import Callable, Mapping
 from busbw.errors import InputError
 from busbw.observations.store.layout import RUN_ID, RunId
 
-__all__ = ["STANDARD", "cell_percentiles", "compare_runs", "history", "latest", "rank_medians", "stragglers"]
+__all__ = [
+    "RUNS_TAKEN",
+    "STANDARD",
+    "cell_percentiles",
+    "compare_runs",
+    "history",
+    "latest",
+    "rank_medians",
+    "stragglers",
+]
 
 _CELL = "collective, size_bytes, dtype, redop, ranks, nodes, in_place, backend, algorithm, variant"
 _ORDER = "collective, backend, algorithm, variant, dtype, redop, ranks, nodes, in_place, size_bytes"
@@ -96,6 +105,16 @@ STANDARD: Mapping[str, Callable[..., str]] = {
     "history": history,
 }
 """By the name on the command line."""
+
+RUNS_TAKEN: Mapping[str, tuple[int, int]] = {
+    "latest": (0, 0),
+    "percentiles": (0, 1),
+    "rank-medians": (0, 1),
+    "stragglers": (0, 1),
+    "compare": (2, 2),
+    "history": (0, 0),
+}
+"""How many runs each may be asked of, least and most."""
 
 
 def _where(run: RunId | None, condition: str = "") -> str:
