@@ -19,7 +19,7 @@ BENCHMARKS = (
         "; ; ; ms", (">=;<=;>=;<", (0.95, 0.05, 0.0, 1.0)), change_points, sized=True,
     ),
     Benchmark(
-        "M5", "store of 10 million samples with starts and arrivals, a commit a cell: ingest; size; slowest standard query", "s; MB; s",
+        "M5", "store of 10 million samples with starts and arrivals: ingest; size; slowest standard query", "s; MB; s",
         ("<=", (5.0, 70.0, 1.0)), ten_million_samples, sized=True,
     ),
     Benchmark(

@@ -12,6 +12,7 @@ import pytest
 from pyarrow import fs
 
 from busbw.errors import InputError
+from busbw.measuring import compare, results_of
 from busbw.observations import Artefact, Circumstances, rows_of
 from busbw.observations.store import MeasuredCell, Store, standard
 
@@ -96,6 +97,16 @@ def test_a_folder_is_copied_into_a_bucket_and_again_only_what_is_new(bucket, tmp
         "FROM cells",
     ):
         assert remote.query(sql).to_pylist() == local.query(sql).to_pylist()
+
+
+@needs_moto
+def test_runs_in_a_bucket_are_compared(bucket):
+    for run, took in (("a", 1000), ("b", 1500)):
+        with Store(f"{bucket}/{run}").record(run, Circumstances()) as recorder:
+            recorder.samples(CELL, rank=0, time_ns=[took])
+    (a,), (b,) = (results_of(f"{bucket}/{run}")[0] for run in "ab")
+    (difference,) = compare(a, b).differences
+    assert difference.ratio == pytest.approx(1.5)
 
 
 @needs_moto

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from benchmarks.measure.store import recording_trials
 
 from busbw.errors import InputError
 from busbw.observations import SCHEMAS, Artefact, Circumstances, rows_of
@@ -511,3 +512,9 @@ def test_a_missing_segment_of_a_recorded_run_is_named(tmp_path):
     with pytest.raises(InputError, match=f"{segment.name}: this segment of run is gone, though its run names it"):
         store.query("SELECT 1")
     assert store.compact() == []
+
+
+def test_killed_writers_lose_nothing_that_they_acknowledged():
+    """A sample of M6: three writers and a compaction, killed at random moments while a thread queries."""
+    trials = recording_trials(2, seed=8)
+    assert (trials.lost, trials.duplicates, trials.unreadable) == (0, 0, 0)

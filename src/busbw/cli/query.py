@@ -52,7 +52,7 @@ def query(  # noqa: PLR0917 - an option each
             help="The folder that `busbw read --store` or `busbw run --store` filled, or s3://BUCKET/PREFIX.",
         ),
     ],
-    sql: Annotated[str | None, typer.Argument(metavar="[SQL]", help="One SELECT, in DuckDB's SQL.")] = None,
+    sql: Annotated[str | None, typer.Argument(metavar="SQL", help="One SELECT, in DuckDB's SQL.")] = None,
     standard: Annotated[
         str | None,
         typer.Option(

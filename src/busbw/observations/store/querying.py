@@ -47,8 +47,9 @@ def answer(
     folder = place.shown
     root = place.root.resolve() if isinstance(place, LocalPlace) else Path()
     with contextlib.closing(duckdb.connect(":memory:")) as database:
+        created = [_create(f"empty.{table}", SCHEMAS[table]) for table in ROW_TABLES]
+        database.execute(f"CREATE SCHEMA empty; {'; '.join(created)}")
         for table in ROW_TABLES:
-            _create_table(database, f"empty.{table}", SCHEMAS[table].empty_table())
             parts = [f'FROM empty."{table}"']
             if table == "settings":
                 _create_table(database, "empty.circumstances", _circumstances(recorded))
@@ -207,12 +208,32 @@ def _registered(database: Any, place: ObjectPlace, name: str, table: str, segmen
     return f'"{name}"'
 
 
+_TYPES = {"string": "VARCHAR", "int64": "BIGINT", "int32": "INTEGER", "double": "DOUBLE", "bool": "BOOLEAN"}
+"""DuckDB's names of Arrow's types."""
+
+
+def _create(name: str, schema: pa.Schema) -> str:
+    """The statement that makes an empty table: a tenth of the time that DuckDB takes to look at an Arrow table without rows."""
+    schema_name, table = name.split(".")
+    columns = ", ".join(f'"{field.name}" {_type(field.type)}' for field in schema)
+    return f'CREATE TABLE "{schema_name}"."{table}" ({columns})'
+
+
+def _type(kind: pa.DataType) -> str:
+    if pa.types.is_map(kind):
+        return f"MAP({_type(kind.key_type)}, {_type(kind.item_type)})"
+    if pa.types.is_list(kind):
+        return f"{_type(kind.value_type)}[]"
+    return _TYPES[str(kind)]
+
+
 def _create_table(database: Any, name: str, content: pa.Table) -> None:
-    schema, table = name.split(".")
-    database.register("incoming", content)
-    database.execute(f'CREATE SCHEMA IF NOT EXISTS "{schema}"')
-    database.execute(f'CREATE TABLE "{schema}"."{table}" AS FROM incoming')
-    database.unregister("incoming")
+    database.execute(_create(name, content.schema))
+    if content.num_rows:
+        schema, table = name.split(".")
+        database.register("incoming", content)
+        database.execute(f'INSERT INTO "{schema}"."{table}" FROM incoming')
+        database.unregister("incoming")
 
 
 def _literal(text: str) -> str:
