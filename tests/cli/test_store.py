@@ -31,7 +31,7 @@ def test_info_tells_runs_rows_and_bytes(busbw, tmp_path):
     recorded(tmp_path / "lab")
     ran = busbw("store", "info", tmp_path / "lab")
     assert ran.status == 0
-    assert "1 runs" in ran.out
+    assert "1 run," in ran.out
     assert "1 recorded (1 done)" in ran.out
     assert re.search(r"samples +400", ran.out)
     told = json.loads(busbw("store", "info", tmp_path / "lab", "--json").out)
@@ -46,7 +46,7 @@ def test_info_tells_runs_rows_and_bytes(busbw, tmp_path):
 def test_compact_and_prune_say_what_they_did(busbw, tmp_path):
     run = recorded(tmp_path / "lab", commits=3)
     assert re.match(
-        r"1 runs compacted: \d+ files, .* -> \d+ files", busbw("store", "compact", tmp_path / "lab", "--grace", "0").out
+        r"1 run compacted: \d+ files, .* -> \d+ files", busbw("store", "compact", tmp_path / "lab", "--grace", "0").out
     )
     assert busbw("store", "compact", tmp_path / "lab", "--grace", "0").out == "nothing to compact\n"
     assert "0 runs" in busbw("store", "prune", tmp_path / "lab", "--older-than", "1d").err

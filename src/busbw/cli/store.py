@@ -71,7 +71,7 @@ def _print_info(content: Content) -> None:
 
     page = Page()
     page.line(
-        (f"{content.runs + content.recorded.total():,} runs", "bold"),
+        (_runs(content.runs + content.recorded.total()), "bold"),
         f", {_moment(content.oldest_ns)} to {_moment(content.newest_ns)}",
     )
     statuses = ", ".join(f"{count:,} {status}" for status, count in sorted(content.recorded.items()))
@@ -120,7 +120,7 @@ def compact(
     before, after = (sum(one.files[i] for one in done) for i in (0, 1))
     sizes = [format_bytes(sum(one.size_bytes[i] for one in done)) for i in (0, 1)]
     print(
-        f"{len(done)} runs compacted: {before} files, {sizes[0]} -> {after} files, {sizes[1]}"
+        f"{_runs(len(done))} compacted: {before} files, {sizes[0]} -> {after} files, {sizes[1]}"
         if done
         else "nothing to compact"
     )
@@ -158,7 +158,7 @@ def prune(
     for one in gone:
         print(f"{one.run_id}  {_moment(one.created_ns)}  {format_bytes(one.size_bytes)}  {one.name}")
     total = format_bytes(sum(one.size_bytes for one in gone))
-    note(f"{len(gone)} runs, {total}, {'would be removed' if dry_run else 'removed'}")
+    note(f"{_runs(len(gone))}, {total}, {'would be removed' if dry_run else 'removed'}")
 
 
 @store.command()
@@ -179,7 +179,7 @@ def copy(
     copied = _existing(Store(folder)).copy_to(Store(target))
     for run in copied:
         print(run)
-    note(f"{len(copied)} runs copied to {target}")
+    note(f"{_runs(len(copied))} copied to {target}")
 
 
 @store.command()
@@ -235,6 +235,10 @@ def _age_ns(text: str) -> int:
     if match is None:
         raise typer.BadParameter(f"--older-than {text!r}: write an age as 90d, 12w or 36h.")
     return int(float(match[1]) * _UNITS_S[match[2]] * 1e9)
+
+
+def _runs(count: int) -> str:
+    return f"{count:,} run{'s' * (count != 1)}"
 
 
 def _moment(time_ns: int | None) -> str:

@@ -20,7 +20,7 @@ def exposition(run: Results, status: str | None = None) -> str:
 
     A cell that a run measured several times is one line, its median. status: of a recorded run.
     """
-    cells = sorted(run.times_s.items(), key=lambda item: tuple(str(value) for value in item[0]))
+    cells = sorted(run.times_s.items(), key=lambda item: (str(item[0]._replace(size_bytes=0)), item[0].size_bytes))
     times = {cell: median(seconds) for cell, seconds in cells}
     lines: list[str] = []
     lines += _metric(
