@@ -39,8 +39,8 @@ class Place:
 def place(environment: Mapping[str, str]) -> Place | None:
     """The place that the environment tells; None if nothing in it is a launcher's.
 
-    Where launchers are nested the inner one counts: busbw's own, torchrun, Open MPI, MPICH (Hydra, Intel MPI, Slurm's PMI-2), MVAPICH, then
-    Slurm, then Cray's PALS, Flux, pods of Kubernetes, and plain RANK and WORLD_SIZE at the end. BUSBW_RANKS_PER_NODE, which our launchers set where they lay
+    Where launchers are nested the inner one counts: busbw's own, torchrun, Open MPI, MPICH (Hydra, Intel MPI), MVAPICH, then Slurm,
+    Cray's PALS, Flux, any other PMI, pods of Kubernetes, and plain RANK and WORLD_SIZE at the end. BUSBW_RANKS_PER_NODE, which our launchers set where they lay
     ranks out in blocks, tells nodes that mpirun does not. Raises InputError if what is set contradicts itself.
 
     >>> place({"SLURM_PROCID": "5", "SLURM_NTASKS": "8", "SLURM_LOCALID": "1", "SLURM_NODEID": "1", "SLURM_NNODES": "2"}).node
@@ -137,10 +137,10 @@ _LAUNCHERS: tuple[tuple[str, tuple[str, ...], Callable[[Mapping[str, str]], _Fou
             "",
         ),
     ),
-    (  # MPICH 4.0.2: seen under mpiexec.hydra; MPI_LOCALRANKID comes from Hydra and Intel MPI, not from Slurm
+    (  # MPICH 4.0.2, seen under mpiexec.hydra; Intel MPI's is Hydra too. Slurm's PMI-2 sets no MPI_LOCALRANKID
         "mpich",
-        ("PMI_RANK", "PMI_SIZE"),
-        _named("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID SLURM_LOCALID", "MPI_LOCALNRANKS", "", ""),
+        ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),
+        _named("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "", ""),
     ),
     (  # MVAPICH2 user guide, "MV2_COMM_WORLD_..."; from memory, unverified
         "mvapich",
@@ -165,6 +165,7 @@ _LAUNCHERS: tuple[tuple[str, tuple[str, ...], Callable[[Mapping[str, str]], _Fou
         ("FLUX_TASK_RANK", "FLUX_JOB_SIZE"),
         _named("FLUX_TASK_RANK", "FLUX_JOB_SIZE", "FLUX_TASK_LOCAL_ID", "", "", "FLUX_JOB_NNODES"),
     ),
+    ("PMI", ("PMI_RANK", "PMI_SIZE"), _named("PMI_RANK", "PMI_SIZE", "", "", "", "")),
     ("leaderworkerset", ("LWS_WORKER_INDEX", "LWS_GROUP_SIZE"), _pod("LWS_WORKER_INDEX", "LWS_GROUP_SIZE")),
     ("kubernetes", ("JOB_COMPLETION_INDEX", "BUSBW_NODES"), _pod("JOB_COMPLETION_INDEX", "BUSBW_NODES")),
     ("RANK and WORLD_SIZE", ("RANK", "WORLD_SIZE"), _named("RANK", "WORLD_SIZE", "", "", "", "")),

@@ -26,6 +26,7 @@ class Words:
     failed: bool = False
     """Whether the job is to be ended although its launcher still runs."""
     _muted: bool = False
+    _weak: bool = False
     _frame: re.Pattern[str] = field(default=re.compile(r"[-=*]{20,}"))
 
     def take(self, line: str) -> bool:
@@ -37,6 +38,9 @@ class Words:
             if match is None:
                 continue
             found = match.groupdict()
+            if kind == "cause":
+                self.rank = self.host = self.how = None
+                return True
             if kind in ("noise", "rest"):
                 self._muted |= kind == "rest"
                 return True
@@ -45,11 +49,17 @@ class Words:
                     self.rank, self.host, self.how = int(found["rank"]), found["host"], _status(int(found["status"]))
                 self.failed = True
                 return True
+            if kind == "weak" and self.how is not None:
+                return True
+            if kind == "failed" and self._weak:
+                self.rank = self.host = self.how = None
+                self._weak = False
+            self._weak |= kind == "weak"
             if self.rank is None and found.get("rank"):
                 self.rank = int(found["rank"])
             if self.host is None and found.get("host"):
                 self.host = found["host"]
-            if self.how is None and kind == "failed":
+            if self.how is None and kind in ("failed", "weak"):
                 self.how = _how(found)
             return True
         return self._muted
@@ -63,6 +73,8 @@ def words_of(launcher: str) -> Words:
 def _how(found: Mapping[str, str | None]) -> str | None:
     if signal_ := found.get("signal"):
         return f"was killed by {_signal(int(signal_))}"
+    if word := found.get("word"):
+        return f"was killed by {_SIGNALS.get(word, word)}"
     if status := found.get("status"):
         return _status(int(status))
     if limit := found.get("limit"):
@@ -92,7 +104,13 @@ def _compiled(*patterns: tuple[str, str]) -> tuple[_Pattern, ...]:
     return tuple((kind, re.compile(pattern)) for kind, pattern in patterns)
 
 
-_OURS = _compiled(("ends", r"^busbw: rank (?P<rank>\d+) on (?P<host>\S+) ended with status (?P<status>\d+)$"))
+_SIGNALS = {text: number.name for number in signal.Signals if (text := signal.strsignal(number))}
+"""As the C library, and so Slurm, says them."""
+
+_OURS = _compiled(
+    ("noise", rf"^(?:{'|'.join(map(re.escape, _SIGNALS))})(?: \(core dumped\))?$"),  # what a shell says of its child
+    ("ends", r"^busbw: rank (?P<rank>\d+) on (?P<host>\S+) ended with status (?P<status>\d+)$"),
+)
 
 _LAUNCHERS: Mapping[str, tuple[_Pattern, ...]] = {
     # Seen in Open MPI 4.1.4 and 5.0.11 (orte/tools/orterun and PRRTE's help-prun.txt).
@@ -118,15 +136,18 @@ _LAUNCHERS: Mapping[str, tuple[_Pattern, ...]] = {
     # Seen in Slurm 22.05 (src/srun/libsrun).
     "slurm": _compiled(
         ("failed", r"^srun: error: (?P<host>[^\s:,\[]+): task (?P<rank>\d+): Exited with exit code (?P<status>\d+)"),
-        ("failed", r"^srun: error: (?P<host>[^\s:,\[]+): task (?P<rank>\d+): (?P<how>Killed|Terminated|Segmentation fault|Aborted|Bus error|Out Of Memory)"),
+        ("failed", r"^srun: error: (?P<host>[^\s:,\[]+): task (?P<rank>\d+): (?P<word>(?!Terminated)[A-Z][A-Za-z ]+?)(?: \(core dumped\))?$"),
+        ("weak", r"^srun: error: (?P<host>[^\s:,\[]+): tasks? (?P<rank>\d+)[-,\d]*: (?P<word>Terminated)$"),
         ("failed", r"^srun: error: \S+: tasks (?P<rank>\d+)[-,\d]*: Exited with exit code (?P<status>\d+)"),
         ("failed", r"^srun: error: Node failure on (?P<host>\S+)(?P<lost>)"),
         ("failed", r"CANCELLED AT \S+ DUE TO (?P<how>TIME LIMIT|NODE FAILURE|PREEMPTION)"),
         ("failed", r"^srun: error: (?P<how>Unable to allocate resources: .*|Timed out waiting for job step to complete.*)"),
-        ("noise", r"^(?:srun|slurmstepd|sbatch|salloc): "),
+        ("noise", r"^(?:srun|slurmstepd(?:-[^\s:]+)?|sbatch|salloc): "),
     ),
     # torch/distributed/elastic/multiprocessing/errors; seen in 2.13.
     "torchrun": _compiled(
+        ("cause", r"^Root Cause \(first observed failure\):$"),
+        ("noise", r"^Setting OMP_NUM_THREADS environment variable for each process"),
         ("named", r"^host\s+: (?P<host>\S+)"),
         ("named", r"^rank\s+: (?P<rank>\d+) \(local_rank: \d+\)"),
         ("failed", r"^exitcode\s+: -(?P<signal>\d+) "),
@@ -144,4 +165,5 @@ _LAUNCHERS: Mapping[str, tuple[_Pattern, ...]] = {
         ("failed", r"^(?P<lost>Connection (?:to|reset by|closed by) (?P<host>\S+) (?:port|closed by remote host).*|client_loop: send disconnect: .*)"),
     ),
 }  # fmt: skip
-"""A kind (failed: says how; named: says who; noise) and a pattern that a stripped line holds."""
+"""A kind (failed: says how; weak: says it of a rank that was ended because another failed, if that one is not named; named: says who;
+cause: what follows is what counts; noise: nothing; rest: nothing from here on) and a pattern that a stripped line holds."""

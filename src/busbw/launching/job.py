@@ -105,6 +105,10 @@ class Job:
         first = node * self.ranks_per_node
         return range(first, min(first + self.ranks_per_node, self.ranks))
 
+    def layout(self) -> tuple[tuple[str, range], ...]:
+        """Hosts and their ranks; empty if no hosts are named."""
+        return tuple((host, self.ranks_of(node)) for node, host in enumerate(self.hosts))
+
     def equal_nodes(self, launcher: str) -> None:
         """Raises InputError if the last node has fewer ranks, where a launcher can't say that."""
         if self.ranks % self.ranks_per_node:
@@ -133,6 +137,8 @@ class Command:
     host: str | None = None
     """Where its ranks run, if that is one host that we chose."""
     working_directory: str | None = None
+    layout: tuple[tuple[str, range], ...] = ()
+    """Hosts and their ranks, if they are several that we chose."""
     label: str | None = None
     """Pattern of what the launcher writes before each line; its group `rank` says whose line it is. None: nothing."""
 

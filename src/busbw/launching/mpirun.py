@@ -101,7 +101,7 @@ def _openmpi(job: Job, options: MpirunOptions) -> Launch:
     )
     return Launch(
         "openmpi",
-        (Command(tuple(argv), range(job.ranks), environment, host=_only_host(job), label=label),),
+        (Command(tuple(argv), range(job.ranks), environment, layout=job.layout(), label=label),),
         slack_s=MARGIN_S,
     )
 
@@ -122,16 +122,12 @@ def _hydra(job: Job, options: MpirunOptions) -> Launch:
     argv += rank_argv(contained(job))
     environment = names | {"MPIEXEC_TIMEOUT": str(whole_seconds(job.time_limit_s))}
     return Launch(
-        "mpich", (Command(tuple(argv), range(job.ranks), environment, host=_only_host(job)),), slack_s=MARGIN_S
+        "mpich", (Command(tuple(argv), range(job.ranks), environment, layout=job.layout()),), slack_s=MARGIN_S
     )
 
 
 def _slots(job: Job) -> str:
     return ",".join(f"{host}:{len(job.ranks_of(node))}" for node, host in enumerate(job.hosts))
-
-
-def _only_host(job: Job) -> str | None:
-    return job.hosts[0] if len(job.hosts) == 1 else None
 
 
 def _yes(holds: bool) -> str:

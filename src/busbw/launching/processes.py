@@ -35,10 +35,14 @@ _TICK_S = 0.05
 _LAST_OUTPUT_S = 0.5
 """How long a pipe is read after its process has ended: something it has left behind may hold it open for ever."""
 _CHUNK = 1 << 16
+_PIPE_BYTES = 1 << 20
+"""The most that a pipe holds (/proc/sys/fs/pipe-max-size)."""
 _LONGEST_LINE = 1 << 20
 """Bytes after which a line is passed on in parts."""
 _KEPT_LINES = 200
 _SHOWN_LINES = 3
+_TORCH_RANK = re.compile(r"\[rank(\d{1,7})\]: ?")
+"""What torch's hook puts before an exception (torch/distributed/distributed_c10d.py)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +116,7 @@ def _watch(running: Sequence[_Running], selector: selectors.BaseSelector, launch
         _read(selector, _TICK_S)
         failed = next((one for one in running if one.process.poll() or one.words.failed), None)
         if failed is not None:
-            _read_the_rest(selector, running)
+            _read_the_rest(selector, [failed])
             # A rank that fails takes others with it; the first that says what it was knows best.
             failed = next((one for one in running if one.words.failed), failed)
             failure = failed.failure(launch)
@@ -140,11 +144,10 @@ def _read(selector: selectors.BaseSelector, wait_s: float) -> bool:
 
 
 def _read_the_rest(selector: selectors.BaseSelector, running: Sequence[_Running]) -> None:
+    """What those have written until they ended."""
     until = time.monotonic() + _LAST_OUTPUT_S
-    while selector.get_map() and time.monotonic() < until:
+    while any(one.has_open_pipes() for one in running) and time.monotonic() < until:
         _read(selector, _TICK_S)
-    for one in running:
-        one.drain()
 
 
 def _ignore(_: Line) -> None:
@@ -160,6 +163,7 @@ class _Pipe:
     label: re.Pattern[bytes] | None
     rank: int | None
     kept: bytes = b""
+    ended: bool = False
     of_rank: dict[int, bytes] = field(default_factory=dict)
 
     def __call__(self) -> bool:
@@ -167,9 +171,13 @@ class _Pipe:
             chunk = os.read(self.fd, _CHUNK)
         except BlockingIOError:
             return True
-        if not chunk:
+        if chunk:
+            self._take(chunk)
+        else:
             self.end()
-            return False
+        return bool(chunk)
+
+    def _take(self, chunk: bytes) -> None:
         lines = (self.kept + chunk).split(b"\n")
         self.kept = lines.pop()
         for line in lines:
@@ -177,9 +185,18 @@ class _Pipe:
         if len(self.kept) > _LONGEST_LINE:
             self._line(self.kept)
             self.kept = b""
-        return True
+
+    def take_what_is_left(self) -> None:
+        """Takes what the pipe holds; no more than that, for something left behind may write for ever."""
+        with suppress(BlockingIOError):
+            for _ in range(_PIPE_BYTES // _CHUNK):
+                if not (chunk := os.read(self.fd, _CHUNK)):
+                    break
+                self._take(chunk)
+        self.end()
 
     def end(self) -> None:
+        self.ended = True
         if self.kept:
             self._line(self.kept)
         self.kept = b""
@@ -251,25 +268,29 @@ class _Running:
         def take(text: bytes, rank: int | None) -> None:
             line = text.decode("utf-8", "replace").strip()
             if not self.words.take(line) and to_error and line:
-                self._errors.append((rank, line))
+                said = _TORCH_RANK.match(line)
+                self._errors.append((int(said[1]), line[said.end() :]) if said and rank is None else (rank, line))
             self._write(Line(text, to_error, self.number, rank))
 
         return take
 
+    def has_open_pipes(self) -> bool:
+        """Whether something may still come."""
+        return any(not pipe.ended for pipe, _ in self._pipes)
+
     def drain(self) -> None:
-        """Passes on what has come without an end of line; the pipes are closed."""
+        """Passes on what is still in the pipes, and closes them."""
         for pipe, stream in self._pipes:
-            if not stream.closed:
-                pipe.end()
-                stream.close()
+            if not pipe.ended:
+                pipe.take_what_is_left()
+            stream.close()
 
     def failure(self, launch: Launch) -> Failure:
         status = self.process.returncode
-        rank, host, how = self.words.rank, self.words.host, self.words.how
+        rank, host, how = self.words.rank, self.command.host or self.words.host, self.words.how
         if rank is None and len(self.command.ranks) == 1:
             rank = self.command.ranks[0]
-        if host is None:
-            host = self.command.host or _host_of(rank, launch)
+        host = host or _host_of(rank, launch)
         return Failure(rank, host, how or how_it_ended(status or 0), self._last_words(rank))
 
     def late(self, launch: Launch, late: Sequence[_Running], deadline_s: float) -> Failure:
@@ -291,7 +312,7 @@ class _Running:
 def _host_of(rank: int | None, launch: Launch) -> str | None:
     if rank is None:
         return None
-    return next((command.host for command in launch.commands if rank in command.ranks), None)
+    return next((host for command in launch.commands for host, ranks in command.layout if rank in ranks), None)
 
 
 def _listed(ranks: Sequence[int]) -> str:

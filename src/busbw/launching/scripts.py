@@ -6,7 +6,7 @@ import shlex
 
 from busbw.launching.job import Job, whole_seconds
 
-__all__ = ["node_argv", "rank_argv"]
+__all__ = ["bounded", "exported", "node_argv", "rank_argv"]
 
 _LAST_S = 5
 """Seconds between a rank's SIGTERM and its SIGKILL."""
@@ -88,6 +88,11 @@ def node_argv(job: Job, node: str, *, watch: bool = False) -> tuple[str, ...]:
 def rank_argv(argv: tuple[str, ...]) -> tuple[str, ...]:
     """The argv of one rank that says who it is when it fails, for launchers that do not."""
     return ("sh", "-c", _RANK, "busbw-rank", *argv)
+
+
+def bounded(argv: tuple[str, ...], job: Job) -> tuple[str, ...]:
+    """The argv of a rank that timeout(1) ends at the job's limit: schedulers count in minutes, and name no rank."""
+    return ("timeout", "-k", str(_LAST_S), str(whole_seconds(job.time_limit_s)), *argv)
 
 
 def exported(job: Job) -> str:

@@ -16,7 +16,7 @@ from busbw.launching.containers import contained
 from busbw.launching.failures import words_of
 from busbw.launching.job import MARGIN_S, Command, File, Job, Launch, clock, whole_seconds
 from busbw.launching.processes import Failure, LaunchError, Line, run_commands
-from busbw.launching.scripts import exported
+from busbw.launching.scripts import bounded, exported
 
 __all__ = ["SlurmOptions", "render", "run_batch"]
 
@@ -43,6 +43,8 @@ class SlurmOptions:
     exclusive: bool = False
     """Whether nodes are shared with nobody."""
     cpus_per_task: int = 0
+    cpu_bind: str = ""
+    """none, cores, verbose,cores ...; the cluster's own if not given."""
     memory: str = ""
     """A node's, such as 0 (all of it) or 64G."""
     queue_s: int = 3600
@@ -67,7 +69,12 @@ def render(job: Job, options: SlurmOptions) -> Launch:
         raise InputError(f"switches={options.switches}: write a number, and how long to wait for it: 1@00:10:00.")
     if options.queue_s < 1:
         raise InputError(f"queue_s={options.queue_s}: write seconds, 1 or more.")
-    for option, value in (*_texts(options), ("mpi", options.mpi), ("hosts", ",".join(job.hosts))):
+    for option, value in (
+        *_texts(options),
+        ("mpi", options.mpi),
+        ("cpu_bind", options.cpu_bind),
+        ("hosts", ",".join(job.hosts)),
+    ):
         if value and not re.fullmatch(r"[A-Za-z0-9_.,:%@&|*()\[\]\-+=/]+", value):
             raise InputError(f"{option}={value}: it holds letters that Slurm's options do not.")
     return _srun(job, options) if options.mode == "srun" else _sbatch(job, options)
@@ -103,28 +110,31 @@ def _resources(job: Job, options: SlurmOptions) -> list[str]:
 
 
 def _srun(job: Job, options: SlurmOptions) -> Launch:
-    image = []
-    command = contained(job)
-    if options.pyxis and job.image:
-        image = [f"--container-image={job.needs_image('pyxis')}"]
-        binds = [f"{mount.source}:{mount.target}{':ro' if mount.read_only else ''}" for mount in job.mounts]
-        image += [f"--container-mounts={','.join(binds)}"] if binds else []
-        command = job.argv
+    image, command = _inside(job, options)
     argv = [
         *("srun", *_resources(job, options), f"--immediate={options.queue_s}", *_step(options)),
         *([f"--chdir={job.working_directory}"] if job.working_directory else []),
         *_exports(job),
         *image,
         *options.arguments,
-        *command,
+        *bounded(command, job),
     ]
     ours = Command(tuple(argv), range(job.ranks), dict(job.environment), label=_LABEL)
     return Launch("slurm", (ours,), slack_s=MARGIN_S + options.queue_s)
 
 
+def _inside(job: Job, options: SlurmOptions) -> tuple[list[str], tuple[str, ...]]:
+    """Words for srun that name the image, and what is run in it."""
+    if not (options.pyxis and job.image):
+        return [], contained(job)
+    words = [f"--container-image={job.needs_image('pyxis')}"]
+    binds = [f"{mount.source}:{mount.target}{':ro' if mount.read_only else ''}" for mount in job.mounts]
+    return [*words, *([f"--container-mounts={','.join(binds)}"] if binds else [])], job.argv
+
+
 def _step(options: SlurmOptions) -> list[str]:
-    # Open MPI's and NCCL's threads choose their cores; --kill-on-bad-exit ends the others when a rank fails.
-    return [f"--mpi={options.mpi}", "--cpu-bind=none", "--kill-on-bad-exit=1", "--label"]
+    bind = [f"--cpu-bind={options.cpu_bind}"] if options.cpu_bind else []
+    return [f"--mpi={options.mpi}", *bind, "--kill-on-bad-exit=1", "--label"]
 
 
 def _exports(job: Job) -> list[str]:
@@ -148,15 +158,13 @@ def _sbatch(job: Job, options: SlurmOptions) -> Launch:
     for line in (*lines, *options.arguments):
         if any(letter.isspace() or letter in "\"'\\" for letter in line):
             raise InputError(f"#SBATCH {line}: Slurm takes no spaces or quotes here; use another folder or name.")
-    command = contained(job)
-    if options.pyxis and job.image:
-        command = (f"--container-image={job.needs_image('pyxis')}", *job.argv)
+    image, command = _inside(job, options)
     text = (
         "#!/bin/sh\n"
         + "".join(f"#SBATCH {line}\n" for line in (*lines, *options.arguments))
         + "\n"
         + exported(job)
-        + f"exec {shlex.join(['srun', *_step(options), '--export=ALL', *command])}\n"
+        + f"exec {shlex.join(['srun', *_step(options), '--export=ALL', *image, *bounded(command, job)])}\n"
     )
     name = f"{job.name}.sbatch"
     begin = f"--deadline=now+{whole_seconds(job.time_limit_s) + options.queue_s}"
