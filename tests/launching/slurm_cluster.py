@@ -37,9 +37,25 @@ class SlurmCluster:
         return done.stdout
 
     def lose(self, node: str) -> None:
-        """Kills a node's slurmd with all it has started, as a crash of the host would."""
-        with suppress(ProcessLookupError):
-            os.kill(self.slurmds[node], signal.SIGKILL)
+        """Kills a node's slurmd, then step daemons and ranks, as a crash of the host would."""
+        doomed = [self.slurmds[node]]
+        for rank in _processes_of(node):
+            doomed += [int((Path("/proc") / str(rank) / "stat").read_text().rpartition(")")[2].split()[1]), rank]
+        for process in doomed:
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+
+
+def _processes_of(node: str) -> list[int]:
+    """Ranks that run on a node."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        with suppress(OSError):
+            if entry.name.isdigit() and f"SLURMD_NODENAME={node}".encode() in (entry / "environ").read_bytes().split(
+                b"\0"
+            ):
+                found.append(int(entry.name))
+    return found
 
 
 def why_not() -> str | None:
@@ -140,7 +156,7 @@ AccountingStorageType=accounting_storage/none
 JobAcctGatherType=jobacct_gather/none
 MpiDefault=none
 ReturnToService=2
-SlurmdTimeout=10
+SlurmdTimeout=5
 KillWait=2
 InactiveLimit=0
 SchedulerParameters=sched_interval=1,batch_sched_delay=0
@@ -171,7 +187,7 @@ def _stop(processes: list[subprocess.Popen[bytes]]) -> None:
     for process in reversed(processes):
         if process.poll() is None:
             process.terminate()
-    until = time.monotonic() + 5.0
+    until = time.monotonic() + 1.0
     for process in processes:
         with suppress(subprocess.TimeoutExpired):
             process.wait(max(0.05, until - time.monotonic()))

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import yaml
-
 from busbw.errors import InputError
 from busbw.launching.job import Command, File, Job, Launch, whole_seconds
+from busbw.launching.yaml_text import Unexpanded, yaml_text
 
 __all__ = ["AnsibleOptions", "render"]
 
@@ -53,9 +52,12 @@ def render(job: Job, options: AnsibleOptions) -> Launch:
         "vars": {"gpus": gpus, "ib_ports": options.ib_ports, "shm_bytes": options.shm_bytes},
         "tasks": [*_CHECKS, *_ALIKE, *(_run(job) if options.run else [])],
     }
-    files = (File(f"{job.name}-inventory.yaml", _yaml(inventory)), File(f"{job.name}-nodes.yaml", _yaml([play])))
+    files = (
+        File(f"{job.name}-inventory.yaml", yaml_text(inventory)),
+        File(f"{job.name}-nodes.yaml", yaml_text([play])),
+    )
     argv = (options.program, "-i", files[0].name, *options.arguments, files[1].name)
-    return Launch("ansible", (Command(argv, range(job.ranks), {"ANSIBLE_NOCOLOR": "1"}),), files)
+    return Launch("ansible", (Command(argv, range(0), {"ANSIBLE_NOCOLOR": "1"}),), files)
 
 
 def _read(name: str, what: str, script: str) -> dict[str, Any]:
@@ -144,32 +146,13 @@ def _run(job: Job) -> list[dict[str, Any]]:
     task: dict[str, Any] = {
         "name": "Run the command",
         "ansible.builtin.command": {
-            "argv": [_Literal(word) for word in ("timeout", str(whole_seconds(job.time_limit_s)), *job.argv)],
-            **({"chdir": _Literal(job.working_directory)} if job.working_directory else {}),
+            "argv": [Unexpanded(word) for word in ("timeout", str(whole_seconds(job.time_limit_s)), *job.argv)],
+            "expand_argument_vars": False,  # since ansible-core 2.16
+            **({"chdir": Unexpanded(job.working_directory)} if job.working_directory else {}),
         },
         "register": "ran",
         "changed_when": False,
     }
     if job.environment:
-        task["environment"] = {name: _Literal(value) for name, value in sorted(job.environment.items())}
+        task["environment"] = {name: Unexpanded(value) for name, value in sorted(job.environment.items())}
     return [task, {"name": "Show what it wrote", "ansible.builtin.debug": {"var": "ran.stdout_lines"}}]
-
-
-class _Literal(str):
-    """Text that Ansible does not expand."""
-
-    __slots__ = ()
-
-
-class _Dumper(yaml.SafeDumper):
-    """YAML without anchors; literal text has Ansible's tag for it."""
-
-    def ignore_aliases(self, data: Any) -> bool:
-        return True
-
-
-_Dumper.add_representer(_Literal, lambda dumper, text: dumper.represent_scalar("!unsafe", str(text)))
-
-
-def _yaml(value: Any) -> str:
-    return yaml.dump(value, Dumper=_Dumper, sort_keys=False, width=10_000, allow_unicode=True)

@@ -155,6 +155,7 @@ _LAUNCHERS: Mapping[str, tuple[_Pattern, ...]] = {
         ("rest", r"^E\d{4} .*\] failed \(exitcode: -?\d+\) local_rank: \d+ \(pid: \d+\) of binary: "),
         ("noise", r"^[WI]\d{4} \S+ .*torch/distributed/"),
     ),
+    "ansible": _compiled(("failed", r'^fatal: \[(?P<host>[^\]]+)\]: [A-Z]+! => .*"msg": "(?P<how>(?:[^"\\]|\\.)*)"')),
     # ssh.c, sshconnect.c, clientloop.c of OpenSSH
     "ssh": _compiled(
         ("failed", r"^ssh: connect to host (?P<host>\S+) port \d+: (?P<unreached>.+)"),

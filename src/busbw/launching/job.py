@@ -131,7 +131,7 @@ class Command:
 
     argv: tuple[str, ...]
     ranks: range
-    """Ranks that it starts or is."""
+    """Ranks that it starts or is; none if it starts them elsewhere or none at all."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """What is set for it besides the environment of this process."""
     host: str | None = None

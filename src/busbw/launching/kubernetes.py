@@ -7,12 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-import yaml
-
 from busbw.errors import InputError
 from busbw.launching.job import Command, File, Job, Launch, whole_seconds
 from busbw.launching.scripts import node_argv
 from busbw.launching.torchrun import TorchrunOptions, torchrun_argv
+from busbw.launching.yaml_text import yaml_text
 
 __all__ = ["KubernetesOptions", "jobset", "leaderworkerset", "mpijob", "render_as", "trainjob"]
 
@@ -65,26 +64,12 @@ def render_as(make: Made, launcher: str) -> Callable[[Job, KubernetesOptions], L
 
     def render(job: Job, options: KubernetesOptions) -> Launch:
         manifest = make(job, options)
-        text = yaml.dump(manifest, Dumper=_Dumper, sort_keys=False, width=10_000, allow_unicode=True)
+        text = yaml_text(manifest)
         name = f"{job.name}.yaml"
-        apply = Command(("kubectl", "create", "-f", name), range(job.ranks))
+        apply = Command(("kubectl", "create", "-f", name), range(0))
         return Launch(launcher, (apply,), (File(name, text),), starts_here=False)
 
     return render
-
-
-class _Dumper(yaml.SafeDumper):
-    """YAML as people write it: scripts as blocks, no anchors."""
-
-    def ignore_aliases(self, data: Any) -> bool:
-        return True
-
-
-def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
-
-
-_Dumper.add_representer(str, _text)
 
 
 def jobset(job: Job, options: KubernetesOptions) -> Manifest:

@@ -287,10 +287,11 @@ class _Running:
 
     def failure(self, launch: Launch) -> Failure:
         status = self.process.returncode
-        rank, host, how = self.words.rank, self.command.host or self.words.host, self.words.how
+        rank, how = self.words.rank, self.words.how
         if rank is None and len(self.command.ranks) == 1:
             rank = self.command.ranks[0]
-        host = host or _host_of(rank, launch)
+        # As the user wrote it, if it is known, and not as the host calls itself.
+        host = self.command.host or _host_of(rank, launch) or self.words.host
         return Failure(rank, host, how or how_it_ended(status or 0), self._last_words(rank))
 
     def late(self, launch: Launch, late: Sequence[_Running], deadline_s: float) -> Failure:
