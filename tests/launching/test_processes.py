@@ -149,7 +149,7 @@ def test_a_host_that_is_down_ends_the_others(ssh):
     assert gone(mark)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_ranks_on_other_hosts_end_with_the_command(ssh, number):
     """Even when it is killed: the end of its connection is the order to end."""
     mark = f"35.{os.getpid()}.{int(number)}"
@@ -173,7 +173,7 @@ def test_ranks_on_other_hosts_end_with_the_command(ssh, number):
         assert process.stdout
         assert [process.stdout.readline() for _ in range(2)] == [b"up\n", b"up\n"]
         process.send_signal(number)
-        assert process.wait(20) == (130 if number == signal.SIGTERM else -number)
+        assert process.wait(20) == (-number if number == signal.SIGKILL else 130)
     assert gone(mark)
 
 

@@ -22,9 +22,11 @@ from busbw.launching import Job, LaunchError, Line, allowed, launch
 from busbw.observations.store import Store
 
 WHO = (
-    "import os, sys; sys.path[:0] = [SRC]; from busbw.launching.environment import place; p = place(os.environ); "
-    "print(p.rank, p.ranks, p.local_rank, p.local_ranks, p.node, p.nodes, p.launcher)"
-).replace("SRC", repr(str(Path(busbw.__file__).parents[1])))
+    (
+        "import os, sys; sys.path[:0] = [SRC]; from busbw.launching.environment import place; p = place(os.environ); "
+        "os.write(1, f'{p.rank} {p.ranks} {p.local_rank} {p.local_ranks} {p.node} {p.nodes} {p.launcher}\\n'.encode())"  # in one piece
+    ).replace("SRC", repr(str(Path(busbw.__file__).parents[1])))
+)
 HERE = str(Path(sys.executable).parent)
 TOOLS = f"{HERE}:{os.environ['PATH']}"
 

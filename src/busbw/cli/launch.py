@@ -22,9 +22,9 @@ from busbw.cli.launching import (
     TimeLimit,
     Write,
     Written,
-    ends_on_signals,
     made_job,
     show,
+    stop_signals,
 )
 
 __all__ = ["launch"]
@@ -106,8 +106,8 @@ def launch(  # noqa: PLR0917 - an option each
         return 0
     written = Written(output, label=label)
     try:
-        with ends_on_signals():
-            done = started(job, launcher, options or (), folder=write, write=written)
+        with stop_signals() as stopped:
+            done = started(job, launcher, options or (), folder=write, write=written, stopped=stopped)
     except LaunchError as error:
         written.record(job, launcher, error)
         problem(str(error))

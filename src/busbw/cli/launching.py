@@ -8,7 +8,7 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any
 
@@ -34,11 +34,11 @@ __all__ = [
     "TimeLimit",
     "Write",
     "Written",
-    "ends_on_signals",
     "layout",
     "made_job",
     "seconds_of",
     "show",
+    "stop_signals",
 ]
 
 LauncherName = Annotated[
@@ -196,15 +196,13 @@ def show(launch: Launch, *, as_json: bool = False) -> str:
 
 
 @contextlib.contextmanager
-def ends_on_signals() -> Iterator[None]:
-    """Within it SIGTERM and SIGHUP end the command as Ctrl-C does, so that ranks are ended too."""
-
-    def stop(number: int, frame: object) -> None:
-        raise KeyboardInterrupt
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGHUP)}
+def stop_signals() -> Iterator[Callable[[], bool]]:
+    """Whether SIGINT, SIGTERM or SIGHUP has come within the block: they end the job, in good order, and not this process."""
+    came: list[int] = []
+    handled = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, lambda number, _: came.append(number)) for number in handled}
     try:
-        yield
+        yield lambda: bool(came)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -166,10 +166,12 @@ def launch(
     dry_run: bool = False,
     folder: Path | None = None,
     write: Callable[[Line], None] | None = None,
+    stopped: Callable[[], bool] | None = None,
 ) -> Launch:
     """Starts a job and returns when it has ended, with what was started; with dry_run only that.
 
-    folder: where files go and stay; a temporary one if None. write gets each line that ranks write. Raises LaunchError if a rank fails,
+    folder: where files go and stay; a temporary one if None. write gets each line that ranks write; stopped is asked
+    whether to end the job before its time. Raises LaunchError if a rank fails,
     hangs past the limit or loses its node (the others are ended), InputError if the launcher can't do what is asked.
     """
     rendered = render(job, launcher, options)
@@ -185,9 +187,9 @@ def launch(
     with tempfile.TemporaryDirectory(prefix="busbw-launch-") as temporary:
         placed = rendered.at(write_files(rendered, folder or Path(temporary)))
         if rendered.launcher == "sbatch":
-            run_batch(placed, job, deadline_s, write)
+            run_batch(placed, job, deadline_s, write, stopped)
         else:
-            run_commands(placed, deadline_s=deadline_s, write=write)
+            run_commands(placed, deadline_s=deadline_s, write=write, stopped=stopped)
     return rendered
 
 

@@ -89,11 +89,13 @@ def run_commands(
     *,
     deadline_s: float,
     write: Callable[[Line], None] | None = None,
+    stopped: Callable[[], bool] | None = None,
     grace_s: float = _GRACE_S,
 ) -> None:
     """Runs all commands of a launch to their end.
 
-    write gets each line as it comes. Raises LaunchError with a Failure if a command ends with another status than 0 or is killed, or if all
+    write gets each line as it comes. stopped is asked again and again whether to end the job (KeyboardInterrupt is raised then, in a place where that
+    does no harm, as it may inside subprocess.Popen). Raises LaunchError with a Failure if a command ends with another status than 0 or is killed, or if all
     of them are not done within deadline_s; all processes are ended first, on whatever way this is left.
     """
     running: list[_Running] = []
@@ -102,7 +104,7 @@ def run_commands(
         try:
             for number, command in enumerate(launch.commands):
                 running.append(_Running(number, command, launch, selector, write or _ignore, job))
-            _watch(running, selector, launch, deadline_s)
+            _watch(running, selector, launch, deadline_s, stopped or _never)
         finally:
             end_processes([one.process for one in running], grace_s, group=True, closing=launch.holds_input)
             for one in running:
@@ -110,9 +112,17 @@ def run_commands(
             forget_job(job)
 
 
-def _watch(running: Sequence[_Running], selector: selectors.BaseSelector, launch: Launch, deadline_s: float) -> None:
+def _watch(
+    running: Sequence[_Running],
+    selector: selectors.BaseSelector,
+    launch: Launch,
+    deadline_s: float,
+    stopped: Callable[[], bool],
+) -> None:
     until = time.monotonic() + deadline_s
     while True:
+        if stopped():
+            raise KeyboardInterrupt
         _read(selector, _TICK_S)
         failed = next((one for one in running if one.process.poll() or one.words.failed), None)
         if failed is not None:
@@ -152,6 +162,10 @@ def _read_the_rest(selector: selectors.BaseSelector, running: Sequence[_Running]
 
 def _ignore(_: Line) -> None:
     return None
+
+
+def _never() -> bool:
+    return False
 
 
 @dataclass(slots=True)
@@ -237,6 +251,7 @@ class _Running:
         self.command = command
         self.words: Words = words_of(launch.launcher)
         self._write = write
+        self._was_its_own = False
         self._errors: deque[tuple[int | None, str]] = deque(maxlen=_KEPT_LINES)
         try:
             self.process = subprocess.Popen(
@@ -267,10 +282,14 @@ class _Running:
     def _taker(self, to_error: bool) -> Callable[[bytes, int | None], None]:
         def take(text: bytes, rank: int | None) -> None:
             line = text.decode("utf-8", "replace").strip()
-            if not self.words.take(line) and to_error and line:
+            # An empty line after the launcher's is its own, too.
+            its_own = self.words.take(line) if line else self._was_its_own
+            self._was_its_own = its_own
+            if to_error and line and not its_own:
                 said = _TORCH_RANK.match(line)
                 self._errors.append((int(said[1]), line[said.end() :]) if said and rank is None else (rank, line))
-            self._write(Line(text, to_error, self.number, rank))
+            # Hydra writes its messages among the ranks' results.
+            self._write(Line(text, to_error or its_own, self.number, rank))
 
         return take
 

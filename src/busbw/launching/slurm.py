@@ -173,7 +173,13 @@ def _sbatch(job: Job, options: SlurmOptions) -> Launch:
     return Launch("sbatch", (ours,), (File(name, text),), starts_here=options.wait, slack_s=MARGIN_S + options.queue_s)
 
 
-def run_batch(launch: Launch, job: Job, deadline_s: float, write: Callable[[Line], None] | None) -> str:
+def run_batch(
+    launch: Launch,
+    job: Job,
+    deadline_s: float,
+    write: Callable[[Line], None] | None,
+    stopped: Callable[[], bool] | None,
+) -> str:
     """Hands a script in, waits for its end unless wait=no, and passes on what the job wrote into its files; the job's number.
 
     Raises LaunchError as `run_commands` does. A job that is not done by then, or whose wait is broken off, is cancelled.
@@ -189,7 +195,7 @@ def run_batch(launch: Launch, job: Job, deadline_s: float, write: Callable[[Line
 
     ended = False
     try:
-        run_commands(launch, deadline_s=deadline_s, write=take)
+        run_commands(launch, deadline_s=deadline_s, write=take, stopped=stopped)
         ended = True
     except LaunchError as error:
         ended = error.failure is not None and error.failure.how.startswith("ended with status")
