@@ -169,11 +169,12 @@ def test_ranks_on_other_hosts_end_with_the_command(ssh, number):
         "-c",
         f"echo up; exec sleep {mark}",
     ]
-    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout
         assert [process.stdout.readline() for _ in range(2)] == [b"up\n", b"up\n"]
         process.send_signal(number)
-        assert process.wait(20) == (-number if number == signal.SIGKILL else 130)
+        said = process.communicate(timeout=30)[1].decode()
+        assert process.returncode == (-number if number == signal.SIGKILL else 130), said
     assert gone(mark)
 
 

@@ -75,7 +75,7 @@ def test_a_rank_under_mpirun_knows_its_place_and_its_failure_is_named(flavour: s
     output, error = run([sys.executable, "-S", "-c", WHO], "mpirun", program_of(flavour), **here)
     assert (sorted(output), error) == ([f"0 2 0 2 0 1 {flavour}", f"1 2 1 2 0 1 {flavour}"], "")
     variable = {"openmpi": "OMPI_COMM_WORLD_RANK", "mpich": "PMI_RANK"}[flavour]
-    script = f'echo begun; [ "${variable}" = 1 ] || exec sleep 50; echo "no memory" >&2; exit 3'
+    script = f'echo begun; [ "${variable}" = 1 ] || exec sleep 50; sleep 0.5; echo "no memory" >&2; exit 3'
     output, error = run(["sh", "-c", script], "mpirun", program_of(flavour), **here)
     assert (output, error) == (["begun", "begun"], "rank 1 on localhost ended with status 3: no memory")
 
@@ -153,7 +153,7 @@ def test_slurm_runs_a_script_as_an_array(tmp_path: Path):
     os.environ.get("BUSBW_SLOW_TESTS") != "ON",
     reason="takes 25 s, which Slurm needs to give a node up; BUSBW_SLOW_TESTS=ON runs it",
 )
-def test_a_node_that_is_lost_ends_the_job(slurm_here: SlurmCluster, tmp_path: Path):
+def test_slurm_ends_a_job_that_loses_a_node(slurm_here: SlurmCluster, tmp_path: Path):
     """n3 dies while all ranks run. Slurm notices after SlurmdTimeout; what had been written is left, and the node is named."""
     up = tmp_path / "up"
     watch = threading.Thread(target=lambda: (appears(up), slurm_here.lose("n3")))

@@ -11,7 +11,7 @@ __all__ = ["bounded", "exported", "node_argv", "rank_argv"]
 _LAST_S = 5
 """Seconds between a rank's SIGTERM and its SIGKILL."""
 
-_RANK = r"""rank=${PMI_RANK:-${SLURM_PROCID:-0}}
+_RANK = r"""rank=${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-?}}
 "$@"
 status=$?
 [ "$status" -eq 0 ] || echo "busbw: rank $rank on $(uname -n) ended with status $status" >&2
