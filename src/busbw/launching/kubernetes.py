@@ -202,6 +202,7 @@ def trainjob(job: Job, options: KubernetesOptions) -> Manifest:
         for key in ("affinity", "tolerations", "volumes", "serviceAccountName", "imagePullSecrets")
         if key in pod
     }
+    labels = {"labels": {_LABEL: job.name}}
     # torchrun takes the number of nodes, of ranks and where they meet from PET_*, which the runtime sets.
     argv = ["torchrun", "--max-restarts=0", "--no-python", *job.argv]
     patch = {
@@ -212,7 +213,9 @@ def trainjob(job: Job, options: KubernetesOptions) -> Manifest:
                     "replicatedJobs": [
                         {
                             "name": "node",
-                            "template": {"spec": {"template": {"spec": {**spec, "containers": [patched]}}}},
+                            "template": {
+                                "spec": {"template": {"metadata": labels, "spec": {**spec, "containers": [patched]}}}
+                            },
                         }
                     ]
                 }
