@@ -152,7 +152,7 @@ def test_a_host_that_is_down_ends_the_others(ssh):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_ranks_on_other_hosts_end_with_the_command(ssh, number):
     """Even when it is killed: the end of its connection is the order to end."""
-    mark = f"35.{os.getpid()}.{int(number)}"
+    mark = f"35.{os.getpid()}{int(number):02}"
     argv = [
         sys.executable,
         "-m",

@@ -103,6 +103,9 @@ dist.barrier()
 
 
 QUEUE = "queue_s=60"
+SLOW = pytest.mark.skipif(
+    os.environ.get("BUSBW_SLOW_TESTS") != "ON", reason="takes up to 25 s; BUSBW_SLOW_TESTS=ON runs it"
+)
 
 
 @pytest.fixture
@@ -149,10 +152,7 @@ def test_slurm_runs_a_script_as_an_array(tmp_path: Path):
     )
 
 
-@pytest.mark.skipif(
-    os.environ.get("BUSBW_SLOW_TESTS") != "ON",
-    reason="takes 25 s, which Slurm needs to give a node up; BUSBW_SLOW_TESTS=ON runs it",
-)
+@SLOW
 def test_slurm_ends_a_job_that_loses_a_node(slurm_here: SlurmCluster, tmp_path: Path):
     """n3 dies while all ranks run. Slurm notices after SlurmdTimeout; what had been written is left, and the node is named."""
     up = tmp_path / "up"
@@ -170,19 +170,27 @@ def appears(path: Path) -> None:
         time.sleep(0.01)
 
 
-def test_ansible_checks_this_node_and_runs_the_command(tmp_path: Path):
-    """The words of the command are data: Ansible expands nothing in them. A check that fails says what to do, and nothing is run."""
+@pytest.fixture
+def ansible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
+    """Options that run it with this Python."""
     playbook = shutil.which("ansible-playbook", path=TOOLS)
     if playbook is None:
         pytest.skip("no ansible-playbook: pip install ansible-core")
-    options = (f"program={playbook}", f"python={sys.executable}", "shm_bytes=1")
-    environment = allowed(os.environ)
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in {"ANSIBLE_HOME": str(tmp_path), "LC_ALL": "C.UTF-8"}.items():
-            patch.setenv(name, value)
-        output, error = run(["echo", "{{ 6 * 7 }} $HOME"], "ansible", *options, environment=environment)
-        assert error == ""
-        assert '"{{ 6 * 7 }} $HOME"' in "".join(output)
-        output, error = run(["touch", str(tmp_path / "ran")], "ansible", *options, "gpus=99", environment=environment)
+    monkeypatch.setenv("ANSIBLE_HOME", str(tmp_path))
+    monkeypatch.setenv("LC_ALL", "C.UTF-8")
+    return f"program={playbook}", f"python={sys.executable}", "shm_bytes=1"
+
+
+def test_ansible_checks_this_node_and_runs_the_command(ansible: tuple[str, ...]):
+    """The words of the command are data: Ansible expands nothing in them."""
+    output, error = run(["echo", "{{ 6 * 7 }} $HOME"], "ansible", *ansible)
+    assert error == ""
+    assert '"{{ 6 * 7 }} $HOME"' in "".join(output)
+
+
+@SLOW
+def test_ansible_names_the_node_that_fails_a_check(tmp_path: Path, ansible: tuple[str, ...]):
+    """99 GPUs are not there; the command is not run."""
+    _, error = run(["touch", str(tmp_path / "ran")], "ansible", *ansible, "gpus=99")
     assert error.startswith("the job on localhost ended: 0 GPUs answer, 99 are expected")
     assert not (tmp_path / "ran").exists()

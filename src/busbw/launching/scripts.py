@@ -50,17 +50,19 @@ one() {
 }
 exec 3<&0
 rank=$first
-while [ "$rank" -lt "$last" ]; do
+while [ "$rank" -lt "$last" ] && [ ! -e "$stop/ended" ]; do
   one "$rank" "$@" 3<&- &
   pids="$pids $!"
   rank=$((rank + 1))
 done
+[ ! -e "$stop/ended" ] || end  # it came before all process ids were known
 if [ "$watch" = watch ]; then
   (cat <&3 > /dev/null; kill -TERM "$main") > /dev/null 2>&1 &
   watcher=$!
 fi
 exec 3<&-
 result=0
+[ ! -e "$stop/ended" ] || result=143
 for pid in $pids; do
   wait "$pid"; status=$?
   while [ "$status" -gt 128 ] && kill -0 "$pid" 2> /dev/null; do wait "$pid"; status=$?; done
