@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.measure.change_points import change_points
+from benchmarks.measure.minicluster import mini_cluster
 from benchmarks.measure.pairs import culprits_named
 from benchmarks.rows import Benchmark
 
@@ -16,5 +17,9 @@ BENCHMARKS = (
     Benchmark(
         "M3", "change points, 2 % step at 1 % noise, n = 200: hit; false per flat series; hit beyond Otava's at that rate of false ones; time a series",
         "; ; ; ms", (">=;<=;>=;<", (0.95, 0.05, 0.0, 1.0)), change_points, sized=True,
+    ),
+    Benchmark(
+        "M4", "mini cluster of network namespaces, every algorithm from 256 KiB on, calibrated on one pair: largest error of the simulated time; ranking of algorithms right",
+        "%; share", ("<=;>=", (10.0, 1.0)), mini_cluster, sized=True,
     ),
 )  # fmt: skip
