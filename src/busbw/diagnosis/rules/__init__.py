@@ -35,6 +35,7 @@ from busbw.diagnosis.rules import (
     ports,
     ras,
     shared_memory,
+    simulated,
     straggler,
     topology,
 )  # fmt: skip
@@ -44,7 +45,7 @@ __all__ = ["RULES", "Rule"]
 Rule = Callable[[Facts], Iterator[Finding]]
 
 _FAMILIES = (
-    desync, first_failure, hangs, ras, latecomers, straggler, fabric_path, gpudirect, ports, counters,  # ranks that differ from each other
+    desync, first_failure, hangs, ras, latecomers, straggler, simulated, fabric_path, gpudirect, ports, counters,  # ranks that differ from each other
     gpu, nvlink, host_stalls, shared_memory, interface, bootstrap, nic_resources, path_to_peer, peer_to_peer, ibgda, nvshmem, network_fallback, library_version, in_network,
     environment, pcie, affinity, topology, benchmark, curve_shape,  # absolute expectations
 )  # fmt: skip
