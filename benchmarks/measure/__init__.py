@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.measure.change_points import change_points
-from benchmarks.measure.minicluster import mini_cluster
+from benchmarks.measure.minicluster import circle, mini_cluster
 from benchmarks.measure.pairs import culprits_named
 from benchmarks.rows import Benchmark
 
@@ -21,5 +21,9 @@ BENCHMARKS = (
     Benchmark(
         "M4", "mini cluster of network namespaces, every algorithm from 256 KiB on, calibrated on one pair: largest error of the simulated time; ranking of algorithms right",
         "%; share", ("<=;>=", (10.0, 1.0)), mini_cluster, sized=True,
+    ),
+    Benchmark(
+        "M7", "the circle: a synthesised all_reduce is legal, right on CPU ranks and on the mini cluster, within 15 % of prediction and simulation; one link halved: busbw explain on the store names it",
+        "", ("==", (True,)), circle, sized=True,
     ),
 )  # fmt: skip

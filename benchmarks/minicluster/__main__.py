@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.minicluster.circle import close_circle
 from benchmarks.minicluster.comparing import SIZES, Compared, Comparison, compare
 from benchmarks.minicluster.gloo import COLLECTIVES, gloo_times
 from benchmarks.minicluster.namespaces import HostsRefusedError, Links, MiniCluster
@@ -27,6 +28,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--bytes", nargs="+", default=[str(size) for size in SIZES], metavar="SIZE")
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--gloo", action="store_true", help="also torch.distributed's gloo, where it is installed")
+    parser.add_argument(
+        "--circle",
+        type=Path,
+        metavar="DIR",
+        help="instead: make a schedule, run it, halve a link, explain; what was measured is left in DIR",
+    )
     parser.add_argument("--yaml", type=Path, metavar="FILE", help="write the cluster for `busbw design --cluster FILE`")
     parser.add_argument("--figure", type=Path, metavar="FILE.svg", help="draw measured and simulated times")
     given = parser.parse_args(arguments)
@@ -35,6 +42,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if min(sizes) < 4 or given.repeats < 1:
             raise ValueError("sizes begin at 4 bytes, repeats at 1")
         with MiniCluster(given.hosts, Links(given.mbit)) as cluster:
+            if given.circle is not None:
+                return 0 if close_circle(cluster, given.circle, say=print).holds else 1
             print(f"{'algorithm':22}{'size':>10}{'measured ms':>13}{'simulated ms':>14}{'':>8}{'closed form ms':>16}{'':>8}")  # fmt: skip
             found = compare(cluster, sizes, repeats=given.repeats, say=_say)
             _summary(found)

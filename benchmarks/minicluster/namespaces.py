@@ -17,7 +17,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-__all__ = ["ACK_BYTES", "FRAME_BYTES", "SEGMENT_BYTES", "HostsRefusedError", "Links", "MiniCluster", "enter_network"]
+__all__ = [
+    "ACK_BYTES",
+    "FRAME_BYTES",
+    "SEGMENT_BYTES",
+    "HostsRefusedError",
+    "Links",
+    "MiniCluster",
+    "end_with",
+    "enter_network",
+]
 
 _CLONE_NEWNET = 0x40000000
 """linux/sched.h."""
@@ -184,6 +193,13 @@ def enter_network(network: str) -> None:
         _checked(_libc().setns(file.fileno(), _CLONE_NEWNET), "setns")
 
 
+def end_with(parent: int) -> None:
+    """Has this process end when the one that started it does, however that ends."""
+    _libc().prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
 def _libc() -> ctypes.CDLL:
     return ctypes.CDLL(None, use_errno=True)
 
@@ -220,9 +236,7 @@ def _hold(parent: int, said: int, say: int, kept: int, keep: int) -> None:
         os.close(said)
         os.close(keep)
         libc = _libc()
-        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:
-            os._exit(1)
+        end_with(parent)
         try:
             _checked(libc.unshare(_CLONE_NEWNET), "unshare")
             for name, value in _TCP.items():

@@ -19,7 +19,7 @@ from benchmarks.minicluster.running import Case, run_cases
 from busbw.collectives import plan_of
 from busbw.collectives.algorithms import LIBRARY
 from busbw.collectives.cost import cost
-from busbw.collectives.plan import Buffer, Plan, RankBuilder, Span, held_plan
+from busbw.collectives.plan import Buffer, Plan, RankBuilder, RankPlan, Span, held_plan
 from busbw.collectives.schedule import BoundSchedule
 from busbw.hardware import Cluster, find_cluster
 from busbw.simulation import simulate
@@ -76,18 +76,21 @@ def schedules(hosts: int) -> Iterator[tuple[str, BoundSchedule]]:
             continue
 
 
-def exchanges(rounds: int = _ROUNDS) -> Plan:
-    """Two ranks that send each other their input, `rounds` times, each beginning when it has got the other's."""
+def exchanges(partners: Sequence[int] = (1, 0), rounds: int = _ROUNDS) -> Plan:
+    """Ranks that send their partner their input, `rounds` times, each beginning when it has got the other's; who is its own partner does nothing."""
 
-    def of(rank: int) -> RankBuilder:
+    def of(rank: int, partner: int) -> RankPlan:
         made = RankBuilder(rank, 1, 1)
-        block, out, into = made.block(), made.send_to(1 - rank), made.receive_from(1 - rank)
-        with block.loop(rounds):
-            block.send(Span(Buffer.INPUT, 0), out)
-            block.receive(into, Span(Buffer.OUTPUT, 0))
-        return made
+        block = made.block()
+        if partner != rank:
+            out, into = made.send_to(partner), made.receive_from(partner)
+            with block.loop(rounds):
+                block.send(Span(Buffer.INPUT, 0), out)
+                block.receive(into, Span(Buffer.OUTPUT, 0))
+        return made.build()
 
-    return held_plan([of(0).build(), of(1).build()], name=f"{rounds} exchanges", collective="custom", chunks=1)
+    ranks = [of(rank, partner) for rank, partner in enumerate(partners)]
+    return held_plan(ranks, name=f"{rounds} exchanges", collective="custom", chunks=1)
 
 
 def calibrated(

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.execute.plans import expected, inputs
-from benchmarks.minicluster.namespaces import MiniCluster, enter_network
+from benchmarks.minicluster.namespaces import MiniCluster, end_with, enter_network
 from busbw.collectives.plan import Plan
 from busbw.execution import GaveUpError
 from busbw.execution.socket_run import SocketRank
@@ -57,6 +57,8 @@ class Timed:
     times_s: tuple[float, ...]
     wrong: int
     """Elements, of all ranks and of the first run."""
+    rank_times_s: tuple[float, ...]
+    """Of each rank, from the common start to its end, the least of the runs."""
 
     @property
     def best_s(self) -> float:
@@ -93,7 +95,10 @@ def _run(cluster: MiniCluster, case: Case, wait_s: float, number: int) -> Timed:
     pipes: list[Connection] = []
     processes = []
 
+    parent = os.getpid()
+
     def as_rank(rank: int, pipe: Connection) -> None:
+        end_with(parent)
         try:
             enter_network(cluster.network(case.hosts[rank]))
             ahead_of_others()
@@ -125,14 +130,16 @@ def _run(cluster: MiniCluster, case: Case, wait_s: float, number: int) -> Timed:
                 processes.append(process)
         wrong = sum(_answers(pipes, wait_s, case))
         times: list[float] = []
+        ends: list[list[float]] = []
         while len(times) < case.repeats or (len(times) < _MOST_REPEATS and not _settled(times)):
             begin = time.monotonic() + _AHEAD_S
             for pipe in pipes:
                 pipe.send(begin)
-            times.append(max(_answers(pipes, wait_s, case)) - begin)
+            ends.append([end - begin for end in _answers(pipes, wait_s, case)])
+            times.append(max(ends[-1]))
         for pipe in pipes:
             pipe.send(None)
-        return Timed(case, tuple(times), wrong)
+        return Timed(case, tuple(times), wrong, tuple(map(min, zip(*ends, strict=True))))
     finally:
         for process in processes:
             process.join(0.2)
