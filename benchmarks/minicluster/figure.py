@@ -13,6 +13,8 @@ _ROW_INCHES = 0.23
 
 def drawn(found: Comparison, where: str) -> str:
     """An SVG file: filled dots are measured, rings simulated, and how far the ring is off is written beside them."""
+    from matplotlib.ticker import FuncFormatter
+
     rows = sorted(found.rows, key=lambda row: (row.size_bytes, row.name), reverse=True)
     with drawing(7.6, 0.9 + _ROW_INCHES * len(rows)) as (figure, axes):
         axes.set_xscale("log")
@@ -28,6 +30,9 @@ def drawn(found: Comparison, where: str) -> str:
         axes.set_ylim(-0.7, len(rows) - 0.3)
         axes.set_xlabel(f"ms, {where}")
         axes.grid(axis="x")
-        axes.legend(loc="lower right", frameon=False)
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        low, high = axes.get_xlim()
+        axes.set_xlim(low, high * 1.5)  # for what is written beside the last
+        axes.legend(loc="upper right", frameon=False)
         worst = f"The largest difference is {found.worst_error:.1%}."
         return standalone(to_svg(figure, "minicluster", f"Measured and simulated times, {where}", worst))
