@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 
 def test_read_shows_formats_and_rows(busbw, healthy_job):
@@ -95,6 +96,25 @@ def test_a_store_that_is_not_there_is_status_2(busbw, tmp_path):
     assert not (tmp_path / "nowhere").exists()
 
 
+def test_a_store_is_explained_as_the_files_of_its_latest_run(busbw, healthy_job, sick_job, tmp_path):
+    """From the kept originals, though the files are gone; any other run by its name; a store that is empty is no input."""
+    lab = tmp_path / "lab"
+    sick = busbw("read", sick_job, "--store", lab).out.splitlines()[-1]
+    told = json.loads(busbw("explain", sick_job, "--json").out)
+    assert json.loads(busbw("explain", lab, "--json").out) == told
+    busbw("read", healthy_job, "--store", lab)
+    shutil.rmtree(sick_job)
+    latest = busbw("explain", lab, "--json")
+    assert json.loads(latest.out)["verdict"] != "faulty"
+    assert "the latest of 2" in latest.err
+    assert json.loads(busbw("explain", lab / sick, "--json").out) == told
+    for file in (lab / "artefacts").iterdir():
+        file.unlink()
+    gone = busbw("explain", lab / sick)
+    assert gone.status == 2
+    assert "the store no longer keeps it" in gone.err
+
+
 def test_a_store_in_the_folder_of_the_job_is_not_read(busbw, healthy_job):
     """The same folder read twice is the same run; the store is named."""
     lab = healthy_job / "lab"
@@ -102,6 +122,3 @@ def test_a_store_in_the_folder_of_the_job_is_not_read(busbw, healthy_job):
     again = json.loads(busbw("read", healthy_job, "--store", lab, "--json").out)
     assert again["run"] == first
     assert [(loss["kind"], loss["path"]) for loss in again["losses"]] == [("store-skipped", str(lab))]
-    ran = busbw("explain", lab)
-    assert (ran.status, ran.out) == (2, "")
-    assert ran.err.startswith(f"busbw: {lab}: store-skipped: ")

@@ -32,6 +32,7 @@ def explain(
 
     Takes all that a job left behind: NCCL logs of any number of ranks, tables of nccl-tests, OSU and ucx_perftest,
     nvidia-smi topo -m, NCCL topology files, dmesg, scripts and settings. What a file is, is told by its content.
+    A store (busbw read --store) stands for the files of its latest run, STORE/RUN for those of that run.
 
     Exits with 1 if something is wrong, 0 if nothing is or nothing can be told, 2 if nothing could be read.
 
@@ -47,7 +48,7 @@ def explain(
     from busbw.diagnosis.findings import to_json  # noqa: PLC0415
     from busbw.reports import write_report  # noqa: PLC0415
 
-    with found(paths, report) as inputs:
+    with found(paths, report, stores=True) as inputs:
         with BytesRead(inputs.size_bytes) as progress:
             explanation = explained(inputs.artefacts, inputs.losses, progress)
         diagnosis = explanation.diagnosis

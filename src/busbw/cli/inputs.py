@@ -40,9 +40,10 @@ class Inputs:
 
 
 @contextlib.contextmanager
-def found(paths: Sequence[str], report: Path | None = None) -> Iterator[Inputs]:
+def found(paths: Sequence[str], report: Path | None = None, *, stores: bool = False) -> Iterator[Inputs]:
     """Every file below the paths. What comes out of archives, and `-`, lies in a temporary folder until the block ends.
 
+    stores: a path that is a store stands for the files of its latest run, STORE/RUN for those of that run; with a note which.
     Earlier reports of this command are left out, with a note. Raises InputError for paths that do not exist, folders
     without a file, and a report that would overwrite what is being read.
     """
@@ -58,12 +59,16 @@ def found(paths: Sequence[str], report: Path | None = None) -> Iterator[Inputs]:
                 raise InputError("-: standard input can be read once; name it once.")
             if sys.stdin.isatty():
                 note("reading standard input; end it with Ctrl-D")
+        kept: list[Artefact] = []
+        losses: list[Loss] = []
+        if stores:
+            paths = list(_outside_stores(paths, kept, losses))
         spool = None
         with contextlib.suppress(OSError):  # files that lie unpacked need no folder
             spool = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="busbw-")))
         with BytesRead(_size_bytes(paths)) as progress:
-            artefacts, losses = find_artefacts(paths, spool, progress=progress)
-        kept = []
+            artefacts, more = find_artefacts(paths, spool, progress=progress)
+        losses += more
         for artefact in artefacts:
             if _is_report(artefact):
                 note(f"{artefact.path}: left out, a report of busbw")
@@ -77,6 +82,21 @@ def found(paths: Sequence[str], report: Path | None = None) -> Iterator[Inputs]:
         if report is not None and report.exists() and _holds(report, shown):
             raise InputError(f"{report}: is one of the files to be read. Give the report another name.")
         yield Inputs(tuple(kept), tuple(losses))
+
+
+def _outside_stores(paths: Sequence[str], kept: list[Artefact], losses: list[Loss]) -> Iterator[str]:
+    """The paths that are no stores; files of those that are go into `kept`."""
+    from busbw.observations.store.originals import originals  # noqa: PLC0415 - loads the store
+
+    for given in paths:
+        held = originals(Path(given)) if given not in ("", "-") else None
+        if held is None:
+            yield given
+            continue
+        if held.runs > 1:
+            note(f"{given}: run {held.run_id}, the latest of {held.runs}; name {Path(given) / 'RUN'} for another")
+        kept += held.artefacts
+        losses += held.losses
 
 
 def nothing_readable(artefacts: Sequence[tuple[str, Sequence[str]]], losses: Sequence[Loss]) -> list[Loss]:

@@ -7,9 +7,9 @@ import os
 import queue
 import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -21,10 +21,23 @@ from busbw.execution._plan_simulation import SimulatedPlan
 from busbw.execution.communicator import PRIMITIVES, Communicator, GaveUpError
 from busbw.execution.linking import LinkedPlan, link
 
-__all__ = ["Places", "PlanRun", "Simulated", "run", "simulate"]
+__all__ = [
+    "CallBuffers",
+    "Places",
+    "PlanRun",
+    "Simulated",
+    "as_flat",
+    "check_operation",
+    "forked",
+    "gave_up",
+    "known_dtype",
+    "run",
+    "simulate",
+]
 
 Array = npt.NDArray[Any]
 Bytes = npt.NDArray[np.uint8]
+Result = TypeVar("Result")
 _LINE = 64
 _SPACES = 4  # program.hpp: input, output, scratch, packets
 
@@ -47,7 +60,7 @@ class PlanRun:
     ) -> None:
         if comm.ranks != plan.ranks:
             raise ValueError(f"plan {plan.name!r} is for {plan.ranks} ranks, the communicator has {comm.ranks}")
-        self._comm, self._dtype = comm, _known(dtype)
+        self._comm, self._dtype = comm, known_dtype(dtype)
         self.linked = linked = link(plan, _each(elements, plan), DTYPE_BYTES[dtype], slot_bytes=slot_bytes)
         self._places = Places(linked, user_memory=linked.reaches_peers)
         memory = comm.shared(self._places.total_bytes).memory
@@ -59,12 +72,12 @@ class PlanRun:
 
     def __call__(self, source: Any, target: Any = None, op: str = "sum", *, times: int = 1) -> Array:
         """This rank's output, in `target` if there is one. times: runs in a row."""
-        return self._run(_contiguous(source), None if target is None else _contiguous(target), op, times)
+        return self._run(as_flat(source), None if target is None else as_flat(target), op, times)
 
     def _run(self, source: Array, target: Array | None, op: str, times: int) -> Array:
-        _check_operation(op)
+        check_operation(op)
         rank, linked = self._comm.rank, self.linked
-        buffers = _Buffers.of(linked, rank, source, target, self._dtype)
+        buffers = CallBuffers.of(linked, rank, source, target, self._dtype)
         bases = self._bases.copy()
         own = slice(rank * _SPACES, rank * _SPACES + 2)
         if linked.reaches_peers:
@@ -74,7 +87,7 @@ class PlanRun:
         stopped = self._core.run(bases, self._dtype, op, self._comm.wait_s, times)
         if stopped:
             raise GaveUpError(
-                _gave_up(self._core.report(), rank, linked.plan.name, self._comm.wait_s, deadline=stopped == 1)
+                gave_up(self._core.report(), rank, linked.plan.name, self._comm.wait_s, deadline=stopped == 1)
             )
         return buffers.finished(op, linked.plan)
 
@@ -102,13 +115,14 @@ def run(
     op: str = "sum",
     *,
     dtype: str | None = None,
-    backend: Literal["threads", "processes", "sim"] = "threads",
+    backend: Literal["threads", "processes", "sockets", "sim"] = "threads",
     seed: int = 0,
     wait_s: float = 30.0,
 ) -> list[Array]:
     """The output of every rank, for an input of every rank. Whoever only receives gives an array of the size that it will get.
 
-    backend: ranks as threads of this process, as processes over shared memory, or in the simulated weak memory by `seed` (small arrays).
+    backend: ranks as threads of this process, as processes over shared memory or over TCP (sockets: plans that send and receive), or in the
+    simulated weak memory by `seed` (small arrays).
     op is what the plan's reductions do; dtype says what arrays of unsigned integers hold: bfloat16, float8_e4m3, float8_e5m2. The plan is taken as it is: verify it first. Raises ValueError for
     inputs that the collective can't have, GaveUpError for a rank that waits longer than wait_s (a plan that deadlocks), RuntimeError for what the simulation finds.
 
@@ -117,16 +131,16 @@ def run(
     >>> [out.tolist() for out in run(plan_of(ring_all_reduce().bind(2)), [np.float32([1, 2, 3]), np.float32([10, 20, 30])])]
     [[11.0, 22.0, 33.0], [11.0, 22.0, 33.0]]
     """
-    given = [_contiguous(array) for array in arrays]
+    given = [as_flat(array) for array in arrays]
     if len(given) != plan.ranks:
         raise ValueError(f"plan {plan.name!r} is for {plan.ranks} ranks, {len(given)} arrays are given")
     kinds = {array.dtype for array in given}
     if len(kinds) > 1:
         raise ValueError(f"arrays of one type are needed, not {', '.join(sorted(map(str, kinds)))}")
-    kind = _known(dtype or given[0].dtype.name)
+    kind = known_dtype(dtype or given[0].dtype.name)
     if DTYPE_BYTES[kind] != given[0].dtype.itemsize:
         raise ValueError(f"{kind} takes {DTYPE_BYTES[kind]} bytes, an element of the arrays {given[0].dtype.itemsize}")
-    _check_operation(op)
+    check_operation(op)
     if backend == "sim":
         found = simulate(plan, given, op, dtype=kind, seed=seed)
         if not found.clean:
@@ -134,9 +148,13 @@ def run(
         return found.outputs
     if backend == "processes":
         return _on_processes(plan, given, op, kind, wait_s)
+    if backend == "sockets":
+        from busbw.execution.socket_run import run_on_sockets  # noqa: PLC0415 - it imports this module
+
+        return run_on_sockets(plan, given, op, kind, wait_s)
     if backend == "threads":
         return _on_threads(plan, given, op, kind, wait_s)
-    raise ValueError(f"no back end {backend!r}; there are threads, processes and sim")
+    raise ValueError(f"no back end {backend!r}; there are threads, processes, sockets and sim")
 
 
 def simulate(
@@ -155,8 +173,8 @@ def simulate(
     threads: of a block. launches: one after the other on the same memory, with the same inputs: what a plan leaves behind for the next shows in
     the second. Time and memory grow with ranks x blocks x threads x bytes: for arrays of some hundred elements.
     """
-    given = [_contiguous(array) for array in arrays]
-    kind = _known(dtype or given[0].dtype.name)
+    given = [as_flat(array) for array in arrays]
+    kind = known_dtype(dtype or given[0].dtype.name)
     linked = link(plan, [array.size for array in given], DTYPE_BYTES[kind], slot_bytes=slot_bytes)
     places = Places(linked, user_memory=True)
     core = SimulatedPlan()
@@ -233,7 +251,7 @@ def _core(linked: LinkedPlan, rank: int, wires: list[Bytes], threads: int = 1) -
 
 
 @dataclass(frozen=True, slots=True)
-class _Buffers:
+class CallBuffers:
     """Input and output of a call on a rank: the user's, or their copies where all ranks see them."""
 
     source: Bytes
@@ -245,7 +263,8 @@ class _Buffers:
     apart: bool = False
 
     @staticmethod
-    def of(linked: LinkedPlan, rank: int, source: Array, target: Array | None, dtype: str) -> _Buffers:
+    def of(linked: LinkedPlan, rank: int, source: Array, target: Array | None, dtype: str) -> CallBuffers:
+        """Those of a call. Raises ValueError for arrays of another size or type than the plan was linked for."""
         width = DTYPE_BYTES[dtype]
         gives, gets = (space.size_bytes // width for space in linked.spaces[rank][:2])
         if source.dtype.itemsize != width or source.size < gives:
@@ -257,20 +276,20 @@ class _Buffers:
         if linked.in_place:
             first, whole = _in_place(linked, rank)
             if first[1] >= 0 and _address(given) == _address(made) + first[1] and first[0] == 0:
-                return _Buffers(given, made, out, dtype)
+                return CallBuffers(given, made, out, dtype)
             both = np.zeros(whole, np.uint8)
             both[first[1] : first[1] + len(given)] = given
-            return _Buffers(both[first[1] :], both[first[0] :], out, dtype, apart=True)
-        return _Buffers(given, made, out, dtype)
+            return CallBuffers(both[first[1] :], both[first[0] :], out, dtype, apart=True)
+        return CallBuffers(given, made, out, dtype)
 
-    def inside(self, memory: tuple[Bytes, Bytes], linked: LinkedPlan, rank: int) -> _Buffers:
+    def inside(self, memory: tuple[Bytes, Bytes], linked: LinkedPlan, rank: int) -> CallBuffers:
         """The same in memory that all ranks map."""
         source, target = memory
         if linked.in_place:
             first, _ = _in_place(linked, rank)
             source, target = target[first[1] :], target[first[0] :]
         source[: len(self.source)] = self.source
-        return _Buffers(source, target, self.result, self.dtype, apart=True)
+        return CallBuffers(source, target, self.result, self.dtype, apart=True)
 
     @property
     def addresses(self) -> tuple[int, int]:
@@ -278,6 +297,7 @@ class _Buffers:
         return _address(self.source), _address(self.target)
 
     def finished(self, op: str, plan: Plan) -> Array:
+        """The user's array, filled, and divided where an average was asked for."""
         if self.apart:
             _bytes(self.result)[:] = self.target[: self.result.nbytes]
         return _averaged(self.result, op, plan, self.dtype)
@@ -302,7 +322,7 @@ def _on_threads(plan: Plan, arrays: list[Array], op: str, dtype: str, wait_s: fl
     places = Places(linked, user_memory=False)
     memory = [_lines(places.total_bytes) for _ in arrays]
     wires = [places.wire(one) for one in memory]
-    buffers = [_Buffers.of(linked, rank, array, None, dtype) for rank, array in enumerate(arrays)]
+    buffers = [CallBuffers.of(linked, rank, array, None, dtype) for rank, array in enumerate(arrays)]
     bases = _bases(places, memory)
     for rank, of in enumerate(buffers):
         linked.set_semaphores(rank, memory[rank])
@@ -320,31 +340,40 @@ def _on_threads(plan: Plan, arrays: list[Array], op: str, dtype: str, wait_s: fl
         thread.join()
     for rank in sorted(range(plan.ranks), key=lambda rank: stopped[rank] != 1):
         if stopped[rank]:
-            raise GaveUpError(_gave_up(cores[rank].report(), rank, plan.name, wait_s, deadline=stopped[rank] == 1))
+            raise GaveUpError(gave_up(cores[rank].report(), rank, plan.name, wait_s, deadline=stopped[rank] == 1))
     return [of.finished(op, plan) for of in buffers]
 
 
 def _on_processes(plan: Plan, arrays: list[Array], op: str, dtype: str, wait_s: float) -> list[Array]:
-    context = multiprocessing.get_context("fork")  # a plan's ranks are functions, which can't be sent
-    answers: Any = context.Queue()
     name = f"run-{os.getpid()}-{threading.get_ident()}"
     sizes = [array.size for array in arrays]
 
+    def as_rank(rank: int) -> Array:
+        comm = Communicator(plan.ranks, rank=rank, name=name, wait_s=wait_s)
+        return PlanRun(comm, plan, sizes, dtype)(arrays[rank], op=op)
+
+    return forked(plan.ranks, as_rank)
+
+
+def forked(ranks: int, body: Callable[[int], Result]) -> list[Result]:
+    """What body gives on each rank, the ranks being processes forked from this one. Raises what the first that failed raised; the others are ended then."""
+    context = multiprocessing.get_context("fork")  # a plan's ranks are functions, which can't be sent
+    answers: Any = context.Queue()
+
     def as_rank(rank: int) -> None:
         try:
-            comm = Communicator(plan.ranks, rank=rank, name=name, wait_s=wait_s)
-            answers.put((rank, PlanRun(comm, plan, sizes, dtype)(arrays[rank], op=op), None))
+            answers.put((rank, body(rank), None))
         except Exception as error:  # whoever started the ranks raises it
             answers.put((rank, None, error))
 
-    processes = [context.Process(target=as_rank, args=(rank,), daemon=True) for rank in range(plan.ranks)]
+    processes = [context.Process(target=as_rank, args=(rank,), daemon=True) for rank in range(ranks)]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside threads: the children touch none of them
         for process in processes:
             process.start()
-    found: dict[int, Array] = {}
+    found: dict[int, Result] = {}
     errors: list[Exception] = []
-    while len(found) + len(errors) < plan.ranks:
+    while len(found) + len(errors) < ranks:
         try:
             rank, result, error = answers.get(timeout=0.2)
         except queue.Empty:
@@ -365,12 +394,11 @@ def _on_processes(plan: Plan, arrays: list[Array], op: str, dtype: str, wait_s: 
         process.join()
     if errors:
         raise errors[0]
-    return [found[rank] for rank in range(plan.ranks)]
+    return [found[rank] for rank in range(ranks)]
 
 
-def _gave_up(
-    report: tuple[int, int, int, int, int, int], rank: int, name: str, wait_s: float, *, deadline: bool
-) -> str:
+def gave_up(report: tuple[int, int, int, int, int, int], rank: int, name: str, wait_s: float, *, deadline: bool) -> str:
+    """What is said of a rank that waited in vain. report: as `PlanRank.report` gives it."""
     _, primitive, block, peer, expected, seen = report
     if not deadline:
         return f"rank {rank} stopped plan {name!r} because another wait of it had been given up"
@@ -391,7 +419,8 @@ def _lines(size_bytes: int) -> Bytes:
     return raw[begin : begin + size_bytes]
 
 
-def _contiguous(given: Any) -> Array:
+def as_flat(given: Any) -> Array:
+    """An array, or what speaks DLPack, as one row of elements in the same memory. Raises ValueError where it is not contiguous."""
     array = given if isinstance(given, np.ndarray) else np.from_dlpack(given)
     if not array.flags.c_contiguous:
         raise ValueError("the array is not contiguous: pass np.ascontiguousarray(x)")
@@ -402,13 +431,15 @@ def _bytes(array: Array) -> Bytes:
     return array.reshape(-1).view(np.uint8)
 
 
-def _known(dtype: str) -> str:
+def known_dtype(dtype: str) -> str:
+    """The type, if there is arithmetic of it; else raises ValueError."""
     if dtype not in DTYPE_BYTES:
         raise ValueError(f"no arithmetic of {dtype}; there is {', '.join(DTYPE_BYTES)}")
     return dtype
 
 
-def _check_operation(op: str) -> None:
+def check_operation(op: str) -> None:
+    """Raises ValueError for an operation that there is not."""
     if op not in OPERATIONS:
         raise ValueError(f"no operation {op!r}; there are {', '.join(OPERATIONS)}")
 

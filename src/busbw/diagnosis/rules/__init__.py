@@ -36,6 +36,7 @@ from busbw.diagnosis.rules import (
     ras,
     shared_memory,
     steps,
+    simulated,
     straggler,
     topology,
 )  # fmt: skip
@@ -45,7 +46,7 @@ __all__ = ["RULES", "Rule"]
 Rule = Callable[[Facts], Iterator[Finding]]
 
 _FAMILIES = (
-    desync, first_failure, hangs, ras, latecomers, straggler, fabric_path, gpudirect, ports, counters,  # ranks that differ from each other
+    desync, first_failure, hangs, ras, latecomers, straggler, simulated, fabric_path, gpudirect, ports, counters,  # ranks that differ from each other
     gpu, nvlink, host_stalls, shared_memory, interface, bootstrap, nic_resources, path_to_peer, peer_to_peer, ibgda, nvshmem, network_fallback, library_version, in_network,
     environment, pcie, affinity, topology, benchmark, curve_shape, steps,  # absolute expectations
 )  # fmt: skip

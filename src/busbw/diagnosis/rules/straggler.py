@@ -7,6 +7,7 @@ import re
 import statistics
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from busbw.diagnosis.facts import Facts, Pair, lines_of
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-__all__ = ["NODE_QUANTITIES", "RULES", "fast_elsewhere"]
+__all__ = ["NODE_QUANTITIES", "RULES", "SlowEnd", "fast_elsewhere", "of_nodes", "slow_end"]
 
 NODE_QUANTITIES = ("busbw", "algbw", "bandwidth")
 
@@ -40,35 +41,60 @@ def slow_in_every_pair(facts: Facts) -> Iterator[Finding]:
     pairs it is in (multiplicative end effects by median polish, Tukey 1977, "Exploratory Data Analysis"). A slow pair whose two hosts
     appear nowhere else is named as open. Silent when all pairs are alike, and when both hosts of a slow pair are fast with all their other partners.
     """
-    for pairs in _of_nodes(facts).values():
-        if len(pairs) < 3:
+    for pairs in of_nodes(facts).values():
+        if (found := slow_end(pairs)) is None:
             continue
-        effects = end_effects([(p.src, p.dst, p.value) for p in pairs])
-        best = sorted(p.value for p in pairs)[-max(1, len(pairs) // 2) :]
-        fast = best[len(best) // 2]
-        slow_pairs = [p for p in pairs if p.value < 0.8 * fast]
-        if not slow_pairs or len(slow_pairs) == len(pairs):
-            continue
-        seen: dict[str, int] = defaultdict(int)
-        for p in slow_pairs:
-            seen[p.src] += 1
-            seen[p.dst] += 1
-        suspects = [h for h, n in seen.items() if n > 1 and effects[h] < 0.85]
-        if not suspects and all(fast_elsewhere(p, pairs, fast) for p in slow_pairs):
-            continue  # the hosts are fine, so it is the path between them
-        named = min(suspects or seen, key=lambda h: effects[h])
-        open_pairs = [p for p in slow_pairs if named not in (p.src, p.dst)]
-        with_named = [p for p in slow_pairs if named in (p.src, p.dst)]
-        partners = {h for p in with_named for h in (p.src, p.dst)} - {named}
-        cleared = [p for p in pairs if p.value >= 0.8 * fast and partners & {p.src, p.dst}]
+        named, open_pairs = found.name, found.open_pairs
         others = f"; {open_pairs[0].src} or {open_pairs[0].dst} too" if open_pairs else ""
         yield Finding(
-            "slow-node", 0.85 if suspects else 0.55, "major",
-            f"{named} is slow with every partner: {format_rate(with_named[0].value)} where others reach {format_rate(fast)}{others}",
-            lines_of([*with_named, *cleared, *open_pairs]),
+            "slow-node", 0.85 if found.is_certain else 0.55, "major",
+            f"{named} is slow with every partner: {format_rate(found.pairs[0].value)} where others reach {format_rate(found.fast)}{others}",
+            lines_of([*found.pairs, *found.cleared, *open_pairs]),
             f"Take {named} out and check its PCIe link width and speed, ACS, NIC rate and firmware, clocks and memory bandwidth; test the open pairs with other partners.",
             [f"run {named} against three other hosts, and its partners against each other", "lspci -vv | grep LnkSta on the slow host"],
         )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class SlowEnd:
+    """An end that is slow with every partner."""
+
+    name: str
+    is_certain: bool
+    """Whether its partners are seen to be fast with others."""
+    fast: float
+    """What other pairs reach."""
+    pairs: tuple[Pair, ...]
+    """Its own."""
+    cleared: tuple[Pair, ...]
+    """Fast ones of its partners."""
+    open_pairs: tuple[Pair, ...]
+    """Slow ones that it explains nothing of."""
+
+
+def slow_end(pairs: Sequence[Pair]) -> SlowEnd | None:
+    """The one that `slow_in_every_pair` speaks of, if there is one."""
+    if len(pairs) < 3:
+        return None
+    effects = end_effects([(p.src, p.dst, p.value) for p in pairs])
+    best = sorted(p.value for p in pairs)[-max(1, len(pairs) // 2) :]
+    fast = best[len(best) // 2]
+    slow_pairs = [p for p in pairs if p.value < 0.8 * fast]
+    if not slow_pairs or len(slow_pairs) == len(pairs):
+        return None
+    seen: dict[str, int] = defaultdict(int)
+    for p in slow_pairs:
+        seen[p.src] += 1
+        seen[p.dst] += 1
+    suspects = [h for h, n in seen.items() if n > 1 and effects[h] < 0.85]
+    if not suspects and all(fast_elsewhere(p, pairs, fast) for p in slow_pairs):
+        return None  # the hosts are fine, so it is the path between them
+    named = min(suspects or seen, key=lambda h: effects[h])
+    open_pairs = [p for p in slow_pairs if named not in (p.src, p.dst)]
+    with_named = [p for p in slow_pairs if named in (p.src, p.dst)]
+    partners = {h for p in with_named for h in (p.src, p.dst)} - {named}
+    cleared = [p for p in pairs if p.value >= 0.8 * fast and partners & {p.src, p.dst}]
+    return SlowEnd(named, bool(suspects), fast, tuple(with_named), tuple(cleared), tuple(open_pairs))
 
 
 _PLAIN = 0.8
@@ -87,7 +113,7 @@ def slow_by_a_little(facts: Facts) -> Iterator[Finding]:
     """
     from busbw.statistics.culprits import culprits  # noqa: PLC0415 - loads numpy
 
-    for pairs in _of_nodes(facts).values():
+    for pairs in of_nodes(facts).values():
         hosts = {end.split(":", 1)[0] for p in pairs for end in (p.src, p.dst)}
         if len(hosts) < _LEAST_HOSTS or len(pairs) < _LEAST_PAIRS:
             continue
@@ -147,7 +173,7 @@ def _suspects(pairs: Sequence[Pair]) -> tuple[dict[str, list[npt.NDArray[np.int6
     return suspects, names
 
 
-def _of_nodes(facts: Facts) -> dict[str, list[Pair]]:
+def of_nodes(facts: Facts) -> dict[str, list[Pair]]:
     """Rates between nodes, by quantity."""
     groups: dict[str, list[Pair]] = defaultdict(list)
     for pair in facts.pairs:

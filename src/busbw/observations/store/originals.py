@@ -1,0 +1,53 @@
+"""The files that a run of a store was made of, as the store keeps them: what can be explained again, or read anew by a later version."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from busbw.errors import Loss
+from busbw.observations.artefacts import Artefact
+from busbw.observations.store.files import run_folders
+from busbw.observations.store.layout import ARTEFACTS, RUN_ID, RunId
+from busbw.observations.store.manifest import Run, all_runs
+
+__all__ = ["Originals", "originals"]
+
+
+@dataclass(frozen=True, slots=True)
+class Originals:
+    """Files of one run, under the paths that they had; secrets are blanked, every other byte is at its offset."""
+
+    run_id: RunId
+    artefacts: tuple[Artefact, ...]
+    losses: tuple[Loss, ...]
+    """Files that the store no longer keeps."""
+    runs: int
+    """Of the store; which was meant is to be said where there are several."""
+
+
+def originals(path: Path) -> Originals | None:
+    """Those of a run, STORE/RUN, or of the latest run of a store; None if the path is neither."""
+    try:
+        folder = path.resolve()
+        if RUN_ID.fullmatch(folder.name) and folder.parent.is_dir() and not run_folders(folder):
+            return _of(folder.parent, [run for run in all_runs(folder.parent)[0] if run.run_id == folder.name])
+        return _of(folder, all_runs(folder)[0]) if folder.is_dir() and run_folders(folder) else None
+    except OSError:
+        return None
+
+
+def _of(store: Path, runs: Sequence[Run]) -> Originals | None:
+    """The last of these runs."""
+    if not runs:
+        return None
+    run = runs[-1]
+    kept, lost = [], []
+    for entry in run.artefacts:
+        file = store / ARTEFACTS / entry.sha256
+        if file.is_file():
+            kept.append(Artefact(entry.sha256, entry.path, file, entry.size_bytes))
+        else:
+            lost.append(Loss("unreadable", entry.path, None, f"the store no longer keeps it ({ARTEFACTS}/{entry.sha256}); read the file itself"))  # fmt: skip
+    return Originals(run.run_id, tuple(kept), tuple(lost), len(runs))
