@@ -103,7 +103,7 @@ def terms(expr: Expr, ranges: Mapping[str, Range]) -> Terms:
 
     >>> found = terms((var("g") % 8 + 3) * 16 + (var("r") - 1) % 16, {"g": (0, 7), "r": (0, 15)})
     >>> {str(term): factor for term, factor in found.of.items()}, found.constant
-    ({'g': 16, '(r - 1) % 16': 1}, 48)
+    ({'g': 16, '(15 + r) % 16': 1}, 48)
     """
     if expr.op == "const":
         return Terms({}, int(expr.value))
