@@ -135,3 +135,16 @@ def test_wrong_words_are_one_error_each(busbw, arguments, said):
     ran = busbw("design", *arguments)
     assert (ran.status, ran.out) == (2, "")
     assert said in ran.err
+
+
+def test_a_collective_without_a_root_takes_none(busbw):
+    ran = busbw("design", "all-reduce", "--cluster", "dgx-h100", "--root", "3", *FAST)
+    assert ran.status == 2
+    assert "--root 3: all-reduce has no root; leave it out" in ran.err
+
+
+def test_more_gpus_than_links_are_written_out_for_are_refused_at_once(busbw):
+    """100,000 nodes of 8: not begun, since it would not end while anybody waits."""
+    ran = busbw("design", "all-reduce", "--cluster", "dgx-h100", "--nodes", "100000", *FAST)
+    assert ran.status == 2
+    assert "800,000 GPUs; schedules are designed for up to 131,072" in ran.err

@@ -195,3 +195,16 @@ def test_json_names_the_files_that_held_no_plan(busbw, ring, tmp_path):
     assert (ran.status, len(told["plans"])) == (2, 1)
     (unread,) = told["unread"]
     assert unread["file"] == str(missing) and "no such file" in unread["reason"]
+
+
+def test_a_runtime_without_its_release_is_the_one_that_the_file_is_for(busbw, tmp_path):
+    """MSCCL++ plans of the first and of the second kind: `mscclpp` reads both, and writes for the newest."""
+    schedule, second, first = (tmp_path / name for name in ("schedule.json", "second.json", "first.json"))
+    schedule.write_text(to_json(LIBRARY["ring_all_gather"]()))
+    assert busbw("convert", schedule, second, "--target", "mscclpp", "--bind", "r=4").status == 0
+    assert busbw("convert", schedule, first, "--target", "mscclpp-0.7", "--bind", "r=4").status == 0
+    for plan in (first, second):
+        ran = busbw("verify", plan, "--target", "mscclpp")
+        assert ran.status == 0 and "legal" in ran.out
+    ran = busbw("verify", schedule, "--target", "mscclpp", "--bind", "r=4")
+    assert ran.status == 2 and "is schedule-json, which mscclpp-0.10 does not read" in ran.err

@@ -160,3 +160,40 @@ def test_values_stay_within_64_bits():
     assert evaluate(power(1, var("x")), Environment({"x": 10**9})) == 1
     with pytest.raises(ValueError, match="has no value here"):
         evaluate(ceil_log(3, var("x")), Environment({"x": np.array([1 << 62])}))
+
+
+@pytest.mark.parametrize("divisor", [0, np.array([0]), np.array([3, 0, 1])])
+@pytest.mark.parametrize("op", ["div", "mod"])
+def test_a_division_by_zero_has_no_value(op: str, divisor):
+    """numpy would warn and go on with 0, so that a schedule would mean something else on arrays than on numbers."""
+    expr = Expr(op, (var("x"), var("y")))
+    for x in (5, np.array([5]), np.array([5, 6, 7])):
+        with pytest.raises(ValueError, match="a division by 0 has no value"):
+            evaluate(expr, Environment({"x": x, "y": divisor}))
+
+
+@pytest.mark.parametrize("values", [(3 * 10**9, 3 * 10**9), (np.array([1, 3 * 10**9]), -3 * 10**9)])
+def test_a_product_that_does_not_fit_has_no_value(values):
+    """9 * 10^18 is more than 2^62; numpy would drop bits."""
+    with pytest.raises(ValueError, match="has no value in 63 bits"):
+        evaluate(Expr("mul", (var("x"), var("y"))), Environment({"x": values[0], "y": values[1]}))
+
+
+def test_a_power_that_does_not_fit_has_no_value():
+    with pytest.raises(ValueError, match="has no value in 63 bits"):
+        evaluate(power(var("x"), 40), Environment({"x": np.array([2, 10**6])}))
+    assert evaluate(power(var("x"), 62), Environment({"x": np.array([2, -1])})).tolist() == [1 << 62, 1]
+
+
+@pytest.mark.parametrize("log", [ceil_log, floor_log])
+def test_a_logarithm_to_a_large_base_ends(log):
+    """2^61 to base 3.5 * 10^9: base^2 does not fit 64 bits; 2^61 lies between base and base^2."""
+    x, base = 1 << 61, 3_500_000_000
+    expected = {ceil_log: 2, floor_log: 1}[log]
+    assert evaluate(log(base, var("x")), Environment({"x": np.array([x])})).tolist() == [expected]
+    assert evaluate(log(base, var("x")), Environment({"x": x})) == expected
+
+
+def test_a_table_without_entries_has_no_value():
+    with pytest.raises(ValueError, match="no entries"):
+        evaluate(table("t", var("x")), Environment({"x": np.array([1])}, tables={"t": np.zeros(0, np.int64)}))

@@ -146,3 +146,14 @@ def test_slices_that_pass_through_two_groups_in_one_step_meet_each_in_its_own():
     for shape in ((2, 2), (3, 2)):
         for in_place in (False, True):
             assert verify_plan(plan_of(schedule.bind(*shape), in_place=in_place)).violations == ()
+
+
+@pytest.mark.parametrize("name", ["torus_all_reduce", "swing_all_reduce", "hierarchical_all_reduce_sharp", "census_all_reduce", "binomial_scatter"])  # fmt: skip
+def test_a_rank_is_the_same_whether_it_is_lowered_alone_or_after_others(name: str):
+    """From the third rank on, what all do is written out once."""
+    bound = list(LIBRARY[name]().bindings(8))[:2][-1]
+    plan = plan_of(bound)
+    for rank in range(bound.ranks):
+        together, alone = plan.rank(rank), lower(bound, rank)
+        for columns in ("instructions", "blocks", "connections", "walks"):
+            assert getattr(together, columns).tobytes() == getattr(alone, columns).tobytes()

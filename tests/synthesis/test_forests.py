@@ -13,7 +13,7 @@ from tests.collectives.graphs import both, grid, mi250, rails, star
 from busbw.collectives.bounds import CapacityGraph
 from busbw.collectives.provenance import violations
 from busbw.hardware import find_cluster, load_nodes
-from busbw.synthesis import FOREST_COLLECTIVES, pack_forest
+from busbw.synthesis import FOREST_COLLECTIVES, evened, pack_forest
 
 OPTIMAL = [
     ("8 GPUs on a switch", star(8, 300)),
@@ -130,3 +130,16 @@ def test_what_would_not_fit_memory_is_refused():
     """16,384 roots of 16,384 GPUs are 268 million entries a tree."""
     with pytest.raises(ValueError, match="memory"):
         pack_forest(star(16_384, 1))
+
+
+def test_faster_nics_make_no_forest_slower_at_sizes_where_depth_counts():
+    """NVLink 450 beside PCIe 63 GB/s of a node of 8: as it is, the exact ratio wants deep trees; at 450/8 trees of two steps lose less than 2 %."""
+    graph = CapacityGraph.of_cluster(find_cluster("dgx-h100", 4, {"nic.rate": "800Gb/s"})[0])
+    flatter = evened(graph)
+    assert flatter is not None
+    exact, flat = (pack_forest(one, "all_gather") for one in (graph, flatter))
+    assert flat.depth == 2 < exact.depth
+    assert flat.time_s(1 << 26) < exact.time_s(1 << 26) * Fraction(102, 100)
+    assert (flatter.capacity * flatter.unit <= graph.capacity * graph.unit).all()
+    slower = CapacityGraph.of_cluster(find_cluster("dgx-h100", 4, {"nic.rate": "400Gb/s"})[0])
+    assert evened(slower) is None  # 450 is 9 times 50

@@ -43,7 +43,10 @@ def design(  # noqa: PLR0917 - an option each
     objective: Annotated[
         str, typer.Option("--objective", metavar="WHAT", help="latency, throughput, or at-size: at --bytes.")
     ] = "at-size",
-    root: Annotated[int, typer.Option("--root", metavar="RANK", help="Of broadcast, reduce, gather, scatter.")] = 0,
+    root: Annotated[
+        int | None,
+        typer.Option("--root", metavar="RANK", help="Of broadcast, reduce, gather, scatter; 0 if not given."),
+    ] = None,
     what_if: Annotated[
         list[str] | None,
         typer.Option(
@@ -115,15 +118,19 @@ def design(  # noqa: PLR0917 - an option each
     """  # noqa: D301 - the backspace keeps the lines of the examples apart
     from busbw.collectives import collective_named  # noqa: PLC0415 - loads numpy
     from busbw.collectives.bounds import CapacityGraph  # noqa: PLC0415
+    from busbw.collectives.collective import ROOTED  # noqa: PLC0415
     from busbw.hardware import find_cluster  # noqa: PLC0415 - reads the catalogue
     from busbw.hardware.fabrics.torus import Torus  # noqa: PLC0415
-    from busbw.synthesis import DESIGNED, OBJECTIVES, SWITCHES, message_alpha_s, ranked_on  # noqa: PLC0415
+    from busbw.synthesis import DESIGNED, MOST_GPUS, OBJECTIVES, SWITCHES, message_alpha_s, ranked_on  # noqa: PLC0415
     from busbw.synthesis import design as designed  # noqa: PLC0415
 
     name = collective_named(collective)
     if name not in DESIGNED or name is None:
         known = ", ".join(word.replace("_", "-") for word in DESIGNED)
         raise typer.BadParameter(f"{collective} is not designed here; these are: {known}.")
+    if root is not None and name not in ROOTED:
+        raise typer.BadParameter(f"--root {root}: {collective} has no root; leave it out.")
+    root = root or 0
     if objective not in OBJECTIVES:
         raise typer.BadParameter(f"--objective {objective}: there is {', '.join(OBJECTIVES)}.")
     if switches not in SWITCHES:
@@ -143,6 +150,10 @@ def design(  # noqa: PLR0917 - an option each
         _check_out(out, to, target, in_place)
     if found.gpus < 2:
         raise typer.BadParameter(f"{nodes} x {found.name} is one GPU, which has nobody to talk to.")
+    if found.gpus > MOST_GPUS:
+        raise typer.BadParameter(
+            f"{nodes} x {found.name} are {found.gpus:,} GPUs; schedules are designed for up to {MOST_GPUS:,}. `busbw predict` tells what NCCL does at any number."
+        )
     if not 0 <= root < found.gpus:
         raise typer.BadParameter(f"--root {root}: ranks are 0 to {found.gpus - 1}.")
     try:

@@ -12,6 +12,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
+import numpy as np
+
 from busbw.collectives.legality import aliases
 from busbw.collectives.plan import (
     LOCAL,
@@ -67,14 +69,16 @@ def _crowded(rank: RankPlan, block: int) -> bool:
     if rank.walks["via_step"][rows["walk"]].any():
         rank = rank.unrolled()
         rows = rank.rows(block)
-    used = {int(row["via"]) for row in rows if _connects(row)}
+    used = set(_connected(rows))
     kinds = Counter(int(rank.connections[via]["kind"]) for via in used)
     channels = {int(rank.connections[via]["channel"]) for via in used}
     return max(kinds.values(), default=0) > 1 or len(channels) > 1
 
 
-def _connects(row: Columns) -> bool:
-    return bool((row["op"] < Op.SYNC or row["op"] == Op.OPERAND) and row["via"] != LOCAL)
+def _connected(rows: Columns) -> list[int]:
+    """The connections that rows use."""
+    moving = (rows["op"] < Op.SYNC) | (rows["op"] == Op.OPERAND)
+    return [int(via) for via in np.unique(rows["via"][moving & (rows["via"] != LOCAL)])]
 
 
 @dataclass(slots=True)
@@ -124,20 +128,23 @@ def _items(rank: RankPlan, block: int) -> list[_Item] | None:
     """The instructions of a block, those apart that receive for one peer and send on to another of several."""
     rows = rank.rows(block)
     moves: list[list[Columns]] = []
-    for row in rows:
-        if row["op"] == Op.OPERAND:
+    ops: list[Op] = []
+    for row, code in zip(
+        rows, rows["op"].tolist(), strict=True
+    ):  # numbers: numpy takes 2 us to compare one with a member of an enumeration
+        if code == Op.OPERAND:
             moves[-1].append(row)
         else:
             moves.append([row])
-    pairs = _kept_pairs(move for move in moves if move[0]["op"] in _FUSED)
+            ops.append(Op(code))
+    pairs = _kept_pairs(move for op, move in zip(ops, moves, strict=True) if op in _FUSED)
     items: list[_Item] = []
-    for move in moves:
-        op = Op(int(move[0]["op"]))
+    for op, move in zip(ops, moves, strict=True):
         if op is Op.SYNC:
             continue  # within one block, whose instructions are in order anyway
-        if op is Op.FLAG_SET and move[0]["order"] == Order.RELEASE:
+        if op is Op.FLAG_SET and int(move[0]["order"]) == Order.RELEASE:
             items.append(_Set())
-        elif op is Op.FLAG_WAIT and move[0]["order"] == Order.ACQUIRE:
+        elif op is Op.FLAG_WAIT and int(move[0]["order"]) == Order.ACQUIRE:
             items.append(_Wait(int(move[0]["via"]), int(move[0]["src"])))
         elif op in _FUSED and (int(move[0]["via"]), int(move[-1]["via"])) not in pairs:
             if op not in _APART or len(move) > 2:
@@ -165,7 +172,7 @@ def _kept_pairs(fused: Iterator[list[Columns]]) -> set[tuple[int, int]]:
 def _is_plain(rank: RankPlan, row: Columns) -> bool:
     """Whether a row is local, or goes through a FIFO."""
     via = int(row["via"])
-    return via == LOCAL or rank.connections[via]["kind"] in (ConnectionKind.FIFO_IN, ConnectionKind.FIFO_OUT)
+    return via == LOCAL or int(rank.connections[via]["kind"]) in (ConnectionKind.FIFO_IN, ConnectionKind.FIFO_OUT)
 
 
 def _move(rank: RankPlan, rows: Sequence[Columns]) -> _Move:
@@ -173,9 +180,10 @@ def _move(rank: RankPlan, rows: Sequence[Columns]) -> _Move:
     ends = {ConnectionKind.FIFO_OUT: LOCAL, ConnectionKind.FIFO_IN: LOCAL}
     for row in rows:
         for side, found in places.items():
-            if row[f"{side}_buffer"] != Buffer.NONE:
-                found.append((int(row[f"{side}_buffer"]), int(row[side]), int(row["count"])))
-        if row["via"] != LOCAL:
+            buffer = int(row[f"{side}_buffer"])
+            if buffer != Buffer.NONE:
+                found.append((buffer, int(row[side]), int(row["count"])))
+        if int(row["via"]) != LOCAL:
             ends[ConnectionKind(int(rank.connections[row["via"]]["kind"]))] = int(row["via"])
     return _Move(
         [row.item() for row in rows],
@@ -406,7 +414,7 @@ def _fifo(rank: RankPlan, via: int) -> _Fifo:
 
 def _ends(rank: RankPlan, block: int) -> list[_Fifo]:
     """The FIFOs of a block."""
-    vias = {int(row["via"]) for row in rank.rows(block) if _connects(row)}
+    vias = set(_connected(rank.rows(block)))
     kinds = (ConnectionKind.FIFO_IN, ConnectionKind.FIFO_OUT)
     return [
         _fifo(rank, via)

@@ -35,7 +35,7 @@ from busbw.collectives.schedule import (
     transfers_of,
 )
 
-__all__ = ["COPY", "NETWORK", "REDUCE", "REGIONS", "Moves", "Walk", "expand", "sent_by"]
+__all__ = ["COPY", "NETWORK", "REDUCE", "REGIONS", "Moves", "Walk", "expand", "sent_by", "step_names"]
 
 _MOST = 20_000_000
 """Rows that are written out: 13 columns of 8 bytes each, 2 GB. A guess at what a user's machine spares."""
@@ -184,13 +184,12 @@ class Walk:
         """Whether the expression pairs ranks up, so that whom it sends to me is whom it sends me to; tried on all ranks."""
         ((axis, ranks),) = self.bound.sizes
         names = sorted(free_names(expr) - {axis})
-        rows = np.stack([np.zeros(batch, np.int64), *(_column(var(name), env, batch) for name in names)])
-        cases = np.unique(rows, axis=1)
+        cases = _different([_column(var(name), env, batch) for name in names])
         if cases.shape[1] * ranks > self.most:
             return False
         everyone = np.arange(ranks, dtype=np.int64)
         for case in cases.T:
-            here = env.having(**dict(zip(names, (int(x) for x in case[1:]), strict=True)))
+            here = env.having(**dict(zip(names, (int(x) for x in case), strict=True)))
             there = _column(expr, here.having(**{axis: everyone}), ranks) % ranks
             if (_column(expr, here.having(**{axis: there}), ranks) % ranks != everyone).any():
                 return False
@@ -201,7 +200,8 @@ class Walk:
         bound, axes, sizes = self.bound, self.bound.schedule.axes, dict(self.bound.sizes)
         extents = list(sizes.values())
         admitted = np.flatnonzero(_column(node.guard, env, total))
-        env, start, total = _picked(env, admitted), start[admitted], len(admitted)
+        if len(admitted) < total:
+            env, start, total = _picked(env, admitted), start[admitted], len(admitted)
         if total == 0:
             return
         src = [_column(e, env, total) % sizes[a] for e, a in zip(node.src, axes, strict=True)]
@@ -298,7 +298,7 @@ def steps_of(node: Node, env: Environment, batch: int) -> IntArray:
     if isinstance(node, Pipeline | Channels):
         return steps_of(node.body, env, batch)
     count = _column(node.count, env, batch)
-    if not (_counts(node.body) & {node.var}):  # each round takes the same number of steps
+    if not (step_names(node.body) & {node.var}):  # each round takes the same number of steps
         each = steps_of(node.body, env.having(**{node.var: np.zeros(batch, np.int64)}), batch)
         return np.where(count > 0, each, 0) if node.parallel else each * np.maximum(count, 0)
     inner, item, total = _unrolled(node, env, batch)
@@ -310,14 +310,14 @@ def steps_of(node: Node, env: Environment, batch: int) -> IntArray:
     return found
 
 
-def _counts(node: Node) -> frozenset[str]:
+def step_names(node: Node) -> frozenset[str]:
     """Variables on which the number of steps of this part depends."""
     if isinstance(node, Transfer):
         return frozenset()
     if isinstance(node, Seq | Par):
-        return frozenset[str]().union(*(_counts(child) for child in node.children))
+        return frozenset[str]().union(*(step_names(child) for child in node.children))
     own = free_names(node.count) if isinstance(node, Loop) else frozenset[str]()
-    return own | _counts(node.body)
+    return own | step_names(node.body)
 
 
 def _column(expr: Expr, env: Environment, batch: int) -> IntArray:
@@ -326,6 +326,16 @@ def _column(expr: Expr, env: Environment, batch: int) -> IntArray:
         return np.ones(batch, np.int64)
     value: Value = evaluate(expr, env)
     return np.broadcast_to(np.asarray(value, np.int64), (batch,))
+
+
+def _different(columns: list[IntArray]) -> IntArray:
+    """The different columns of a table that is given row by row, (rows, different)."""
+    if not columns:
+        return np.zeros((0, 1), np.int64)
+    if len(columns) == 1:
+        ordered = np.sort(columns[0])
+        return ordered[np.flatnonzero(np.diff(ordered, prepend=ordered[:1] - 1))][None, :]
+    return np.unique(np.stack(columns), axis=1)
 
 
 def _picked(env: Environment, which: IntArray) -> Environment:

@@ -18,7 +18,7 @@ from busbw.collectives.circulant import received_blocks
 
 __all__ = [
     "OPERATIONS", "Environment", "Expr", "ExprLike", "IntArray", "Table", "Value", "affine", "as_expr", "ceil_log", "circulant_block", "const", "digit", "eq", "evaluate", "floor_log",
-    "fold_rank", "free_names", "from_gray", "low_bit", "maximum", "minimum", "ne", "negabinary", "negabinary_digits", "param", "power", "select", "size", "substitute",
+    "fold_rank", "free_names", "from_gray", "low_bit", "maximum", "minimum", "ne", "negabinary", "negabinary_digits", "param", "power", "rebuilt", "select", "size", "substitute",
     "table", "unfold_rank", "var",
 ]  # fmt: skip
 
@@ -370,7 +370,7 @@ def substitute(expr: Expr, replacements: Mapping[Expr, Expr]) -> Expr:
     args = tuple(substitute(arg, replacements) for arg in expr.args)
     if args == expr.args:
         return expr
-    return _rebuild(expr.op, args, expr.value)
+    return rebuilt(expr.op, args, expr.value)
 
 
 def free_names(expr: Expr, op: str = "var") -> frozenset[str]:
@@ -427,7 +427,7 @@ def _make(op: str, *args: Expr) -> Expr:
     return Expr(op, args)
 
 
-def _rebuild(op: str, args: tuple[Expr, ...], value: int | str) -> Expr:
+def rebuilt(op: str, args: tuple[Expr, ...], value: int | str) -> Expr:
     """The same operation on other arguments, simplified as if it had just been written."""
     if op == "table":
         return Expr("table", args, value)
@@ -449,6 +449,8 @@ def _look_up(array: IntArray, index: list[Value], name: str) -> Value:
         raise ValueError(
             f"table {name!r} has {array.ndim} dimensions and is asked for an entry with {len(index)} indices"
         )
+    if not array.size:
+        raise ValueError(f"table {name!r} has no entries to look up")
     entry = array[tuple(i % extent for i, extent in zip(index, array.shape, strict=True))]
     return entry if isinstance(entry, np.ndarray) else int(entry)
 
@@ -465,12 +467,36 @@ _BITS = 63
 """What a value may take: beyond, arrays would be wrong in silence, and numbers without end would take all memory."""
 
 
+def _largest(value: Value) -> int:
+    """The largest magnitude among values."""
+    if not isinstance(value, np.ndarray):
+        return abs(int(value))
+    return max(abs(int(value.min())), abs(int(value.max()))) if value.size else 0
+
+
+def _divisor(b: Value) -> Value:
+    """The divisor, if none of it is 0: numpy would go on with 0."""
+    if not (b.all() if isinstance(b, np.ndarray) else b):
+        raise ValueError("a division by 0 has no value: let the divisor be maximum(..., 1) where it is not meant")
+    return b
+
+
+def _product(a: Value, b: Value) -> Value:
+    """The product, if it fits: numpy would go on with what is left of it."""
+    if (_largest(a) * _largest(b)) >> (_BITS - 1):
+        raise ValueError(f"a product of numbers up to {_largest(a)} and {_largest(b)} has no value in {_BITS} bits")
+    return a * b
+
+
 def _power(base: Value, exponent: Value) -> Value:
     highest = int(np.max(exponent, initial=0)) if isinstance(exponent, np.ndarray) else exponent
     if highest > _BITS and not np.isin(base, (-1, 0, 1)).all():
         raise ValueError(f"a power with an exponent of {highest}, above {_BITS}, has no value here")
     if not _is_array(base, exponent):
         return int(base) ** int(exponent) if exponent >= 0 else 0
+    most = _largest(base)
+    if most > 1 and (most ** min(max(highest, 0), _BITS)) >> _BITS:
+        raise ValueError(f"a power of numbers up to {most} with exponents up to {highest} has no value in {_BITS} bits")
     exponent = np.asarray(exponent)
     return np.where(exponent < 0, 0, np.power(np.asarray(base, np.int64), np.maximum(exponent, 0)))
 
@@ -494,8 +520,9 @@ def _ceil_log(base: Value, x: Value) -> Value:
         np.zeros(np.broadcast(base, x).shape, np.int64),
         np.ones(np.broadcast(base, x).shape, np.int64),
     )
-    while (less := reach_array < x).any():
-        reach_array, result = np.where(less, reach_array * base, reach_array), result + less
+    while (less := reach_array < x).any():  # once reach * base is x or more, reach is set to x: the product may not fit
+        reach_array = np.where(less, np.where(reach_array > (x - 1) // base, x, reach_array * base), reach_array)
+        result = result + less
     return result
 
 
@@ -511,7 +538,8 @@ def _floor_log(base: Value, x: Value) -> Value:
         np.broadcast_to(base, np.broadcast(base, x).shape),
     )
     while (fits := reach_array <= x).any():
-        reach_array, result = np.where(fits, reach_array * base, reach_array), result + fits
+        reach_array = np.where(fits, np.where(reach_array > x // base, x + 1, reach_array * base), reach_array)
+        result = result + fits
     return result
 
 
@@ -565,9 +593,9 @@ def _extreme(scalar: Callable[[Any, Any], Any], array: Callable[[Any, Any], Any]
 _FUNCTIONS: dict[str, Callable[..., Value]] = {
     "add": lambda a, b: a + b,
     "sub": lambda a, b: a - b,
-    "mul": lambda a, b: a * b,
-    "div": lambda a, b: a // b,
-    "mod": lambda a, b: a % b,
+    "mul": _product,
+    "div": lambda a, b: a // _divisor(b),
+    "mod": lambda a, b: a % _divisor(b),
     "xor": lambda a, b: a ^ b,
     "and": lambda a, b: _truth((a != 0) & (b != 0)) if _is_array(a, b) else int(bool(a) and bool(b)),
     "or": lambda a, b: _truth((a != 0) | (b != 0)) if _is_array(a, b) else int(bool(a) or bool(b)),

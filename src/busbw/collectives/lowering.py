@@ -17,7 +17,7 @@ from busbw.collectives.layout import EXPERTS, Emit, Layout, counts_of, experts_o
 from busbw.collectives.loop_lowering import UnevenError, kept_loops
 from busbw.collectives.plan import BlockBuilder, Plan, Promise, RankBuilder, RankPlan
 from busbw.collectives.schedule import BoundSchedule
-from busbw.collectives.step_lowering import written_out
+from busbw.collectives.step_lowering import MovesByRank, written_out
 
 __all__ = ["lower", "plan_of"]
 
@@ -42,7 +42,7 @@ def plan_of(bound: BoundSchedule, *, in_place: bool = False, name: str | None = 
         kind if kind in COLLECTIVES else "custom",
         bound.ranks,
         bound.chunks * refinement_of(bound),
-        partial(lower, bound, in_place=in_place),
+        partial(lower, bound, in_place=in_place, moves=MovesByRank(bound)),
         in_place=in_place,
         out_of_place=not in_place,
         root=bound.root,
@@ -51,8 +51,10 @@ def plan_of(bound: BoundSchedule, *, in_place: bool = False, name: str | None = 
     )
 
 
-def lower(bound: BoundSchedule, rank: int, *, in_place: bool = False) -> RankPlan:
-    """What one rank runs.
+def lower(
+    bound: BoundSchedule, rank: int, *, in_place: bool = False, moves: MovesByRank | None = None
+) -> RankPlan:  # fmt: skip
+    """What one rank runs. moves: what all ranks do, where several of them are lowered.
 
     Raises ValueError for moves within one step and rank that no order makes right (two chunks that change places, say).
     """
@@ -60,7 +62,7 @@ def lower(bound: BoundSchedule, rank: int, *, in_place: bool = False) -> RankPla
     try:
         return _filled(layout, kept_loops(bound, rank, layout))
     except UnevenError:
-        return _filled(layout, written_out(bound, rank, layout))
+        return _filled(layout, written_out(bound, rank, layout, moves))
 
 
 def _filled(layout: Layout, parts: dict[int, Emit]) -> RankPlan:

@@ -12,6 +12,7 @@ rank's end of a way to one peer. All indices are of the executing rank's own buf
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -757,23 +758,25 @@ def _by_first_use(table: Columns, places: npt.NDArray[np.int64]) -> tuple[Column
 
 def _order_of(rows: Columns) -> Iterator[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
     """Runs of a block's rows in the order of execution: places, and the counters of the loops around them (MAX_LOOPS,)."""
+    heads = np.flatnonzero(rows["op"] == Op.LOOP).tolist()
 
     def run(
         first: int, last: int, counters: list[int]
     ) -> Iterator[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
         at = begin = first
-        while at < last:
-            if rows[at]["op"] != Op.LOOP:
-                at += 1
-                continue
+        while True:
+            place = bisect_left(heads, at)
+            at = heads[place] if place < len(heads) and heads[place] < last else last
+            if at == last:
+                break
             if at > begin:
                 yield np.arange(begin, at), _counters(counters)
             body = at + 1 + int(rows[at]["dst"])
             for turn in range(int(rows[at]["count"])):
                 yield from run(at + 1, body, [*counters, turn])
             at = begin = body
-        if at > begin:
-            yield np.arange(begin, at), _counters(counters)
+        if last > begin:
+            yield np.arange(begin, last), _counters(counters)
 
     return run(0, len(rows), [])
 

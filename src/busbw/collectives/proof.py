@@ -6,8 +6,8 @@ Ways, whichever fits; all are exact about every rank and chunk unless the proof 
   of two), all ranks do the same, seen from themselves. Then one rank is executed: what arrives from a peer is what the rank itself holds, renumbered. Sets of
   contributors are kept as boxes (`rank_boxes.py`); a union that is no box is not decided. How it was shown that the group fits (`symmetries.py`),
   `Proof.symmetry` says.
-- A reduce_scatter or reduce is proved backwards: where copies bring every chunk to every rank once, its way is a tree, and the tree sums in reverse. An
-  all_reduce of two halves is proved by halves.
+- A reduce_scatter or reduce is proved backwards: where copies bring every chunk to every rank once, its way is a tree, and the tree sums in reverse. What is made of
+  collectives one after the other is proved by stages (`stages.py`).
 - Chunk by chunk, where all moves pass through one switch that sums and multicasts (`network_proof.py`).
 - All moves at once, for collectives that only copy chunks to the place of their number (trees): a place holds its chunk or nothing.
 - All ranks, few chunks (trees that sum). Contributors are kept as their number and the sum of a random 64-bit number each: a wrong set passes with a chance
@@ -27,21 +27,25 @@ from numpy.typing import NDArray
 
 from busbw.collectives.collective import REDUCING
 from busbw.collectives.expansion import COPY, NETWORK, REGIONS, Moves, expand, sent_by
-from busbw.collectives.expressions import IntArray, evaluate, free_names
+from busbw.collectives.expressions import IntArray
 from busbw.collectives.network_proof import messages_through_one_switch
 from busbw.collectives.passes import reverse
 from busbw.collectives.provenance import Fault
 from busbw.collectives.rank_boxes import boxes_of
-from busbw.collectives.schedule import BoundSchedule, Mode, Node, Region, Seq, Transfer, transfers_of
+from busbw.collectives.schedule import BoundSchedule, Region, transfers_of
+from busbw.collectives.stages import settled, stages
 from busbw.collectives.symmetries import MOST_MOVES, Group, Labels, fitting_labels, groups
 
 __all__ = ["NotProvedError", "Proof", "prove"]
 
-_ROWS = 6_000_000  # ranks up to which the condition of a transfer is tried on all of them
 _STATE = 8_000_000  # ranks x chunks that the second way keeps
 _PLACES = 100_000_000  # ranks x chunks of which it is kept whether they are filled
 _STEPS = 4_096  # steps that the second way takes
+_WIDEST = 1 << 62  # numbers of places and steps fit int64
 _MOST_RANKS = 1 << 22  # beyond, columns of all ranks do not fit memory; several times the GPUs of any cluster announced
+
+
+_CHANGED = "renumbering changes it"
 
 
 class NotProvedError(ValueError):
@@ -82,8 +86,13 @@ def prove(bound: BoundSchedule) -> Proof:
         raise NotProvedError(
             f"{bound.ranks} ranks are more than {_MOST_RANKS}, up to which columns of all ranks fit memory"
         )
+    return _decided(settled(bound))
+
+
+def _decided(bound: BoundSchedule) -> Proof:
+    """The proof of a settled schedule."""
     reasons: list[str] = []
-    for way in (_one_switch, _halves_of_all_reduce, _backwards, _any_symmetry, _presence, _all_ranks):
+    for way in (_one_switch, _by_stages, _backwards, _any_symmetry, _presence, _all_ranks):
         try:
             return way(bound)
         except ValueError as reason:  # NotProvedError, and moves that are too many to be written out
@@ -102,20 +111,22 @@ def _one_switch(bound: BoundSchedule) -> Proof:
 
 def _any_symmetry(bound: BoundSchedule) -> Proof:
     reasons = []
-    for group in groups(bound):
-        try:
-            return _one_for_all(bound, group)
-        except NotProvedError as reason:
-            reasons.append(f"{group.name}: {reason}")
+    for by_form in (True, False):
+        for group in groups(bound):
+            try:
+                return _one_for_all(bound, group, by_form=by_form)
+            except NotProvedError as reason:
+                reasons.append("" if by_form and str(reason) == _CHANGED else f"{group.name}: {reason}")
+    reasons = list(dict.fromkeys(filter(None, reasons)))
     raise NotProvedError(", ".join(reasons))
 
 
-def _backwards(bound: BoundSchedule, *, by_symmetry: bool = False) -> Proof:
+def _backwards(bound: BoundSchedule) -> Proof:
     """A reduce_scatter, reduce or gather by its reverse: where every chunk comes to every rank once, by copies, its way is a tree; backwards, the tree sums."""
     if bound.schedule.kind not in ("reduce_scatter", "reduce"):
         raise NotProvedError("")
     forwards = replace(bound, schedule=reverse(bound.schedule))
-    for way in (_any_symmetry,) if by_symmetry else (_any_symmetry, _presence):
+    for way in (_any_symmetry, _presence):
         try:
             proof = way(forwards)
         except (NotProvedError, ValueError):
@@ -125,57 +136,29 @@ def _backwards(bound: BoundSchedule, *, by_symmetry: bool = False) -> Proof:
     raise NotProvedError("its reverse is not decided, or brings chunks twice")
 
 
-def _halves_of_all_reduce(bound: BoundSchedule) -> Proof:
-    """An all_reduce made of a reduce_scatter and an all_gather, each proved."""
-    body = bound.schedule.body
-    if bound.schedule.kind != "all_reduce" or not isinstance(body, Seq) or bound.chunks % bound.ranks:
-        raise NotProvedError("")
-    children = [child for child in _flat(body) if not _idle(bound, child)]
-    sums = [any(t.mode in (Mode.REDUCE, Mode.NETWORK_REDUCE) for t in transfers_of(child)) for child in children]
-    place = sums.index(False) if False in sums else 0
-    if not place or any(sums[place:]):
-        raise NotProvedError("")
-    proofs = []
-    for kind, part in (("reduce_scatter", children[:place]), ("all_gather", children[place:])):
-        half = replace(bound, schedule=replace(bound.schedule, kind=kind, body=Seq(tuple(part))))
+def _by_stages(bound: BoundSchedule) -> Proof:
+    """A schedule made of collectives one after the other, each proved."""
+    for parts in stages(bound):
         try:
-            proof = _backwards(half, by_symmetry=True) if kind == "reduce_scatter" else _any_symmetry(half)
+            proofs = [_decided(part) for part in parts]
         except NotProvedError:
-            proof = None
-        if proof is None or not proof.holds:
-            raise NotProvedError("")
-        proofs.append(proof)
-    first, second = proofs
-    symmetry = ", then ".join(dict.fromkeys(p.symmetry for p in proofs if p.symmetry))
-    return Proof(bound.ranks, f"{first.method}, then {second.method}", symmetry, first.moves + second.moves, ())
+            continue
+        if all(proof.holds for proof in proofs):
+            symmetry = ", then ".join(dict.fromkeys(proof.symmetry for proof in proofs if proof.symmetry))
+            method = ", then ".join(proof.method for proof in proofs)
+            return Proof(bound.ranks, method, symmetry, sum(proof.moves for proof in proofs), ())
+    raise NotProvedError("")
 
 
-def _flat(node: Node) -> list[Node]:
-    """What comes one after the other."""
-    return [part for child in node.children for part in _flat(child)] if isinstance(node, Seq) else [node]
-
-
-def _idle(bound: BoundSchedule, node: Node) -> bool:
-    """Whether a transfer is no rank's, such as folding where nothing is left over."""
-    if not isinstance(node, Transfer):
-        return False
-    env = bound.environment.having(**bound.coordinates())
-    return (
-        bound.ranks <= _ROWS
-        and not free_names(node.guard) - set(bound.schedule.axes)
-        and not np.any(evaluate(node.guard, env))
-    )
-
-
-def _one_for_all(bound: BoundSchedule, group: Group) -> Proof:
+def _one_for_all(bound: BoundSchedule, group: Group, *, by_form: bool) -> Proof:
     kind = bound.schedule.kind
     if kind not in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier", "send_recv"):
         raise NotProvedError(f"a {kind} has a root, or counts, that renumbering moves")
     if any(t.group for t in transfers_of(bound.schedule.body)):
         raise NotProvedError("it works in the network")
-    found = fitting_labels(bound, group)
+    found = fitting_labels(bound, group, by_form=by_form)
     if found is None:
-        raise NotProvedError("renumbering changes it")
+        raise NotProvedError(_CHANGED)
     labels, symmetry = found
     own = sent_by(bound, 0, most=MOST_MOVES)
     faults, once = _executed(bound, group, labels, own)
@@ -196,7 +179,10 @@ def _executed(bound: BoundSchedule, group: Group, labels: Labels, own: Moves) ->
     if bound.schedule.kind in (*REDUCING, "barrier"):
         if group.name == "reflection":
             raise NotProvedError("sums are not followed")
-        return _sums(bound, group, own, (read_place, write_place, sender.tolist(), bounds)), False
+        plan = (read_place, write_place, sender.tolist(), bounds)
+        if bound.extent(Region.SCRATCH) or (own.src_index != own.dst_index).any():
+            return _sums_anywhere(bound, group, labels, own, plan), False
+        return _sums(bound, group, own, plan), False
     if bound.schedule.kind == "all_gather":
         return _filled(bound, own, np.array(read_place, np.int64), np.array(write_place, np.int64))
     return _copies(bound, group, labels, own, (read_place, write_place, sender, bounds)), False
@@ -295,8 +281,8 @@ def _sums(
 ) -> list[Fault]:  # fmt: skip
     """Collectives with sums: a place holds a box of contributors, as seen from its rank."""
     reads, writes, senders, bounds = plan
-    if (own.src_region != 0).any() or (own.dst_region != 0).any() or (own.src_index != own.dst_index).any():
-        raise NotProvedError("sums move between places of different numbers")
+    if _two_writers(own, np.array(writes, np.int64)):
+        return [_fault(bound, own, 0, "two-writers", "or another chunk is written by two transfers in one step, one of them a copy")]  # fmt: skip
     boxes = boxes_of(group)
     idempotent = bound.schedule.kind == "barrier"
     start = boxes.one
@@ -326,6 +312,61 @@ def _sums(
     lacking = [chunk for chunk in wanted if not boxes.whole(state[chunk])]
     if lacking:
         return [Fault("wrong-contributors", f"{_said(bound)}: at the end chunk {lacking[0]} of every rank, counted from itself, lacks contributions", count=len(lacking))]  # fmt: skip
+    return []
+
+
+def _two_writers(own: Moves, written: IntArray) -> bool:
+    """Whether in some step a copy goes to a place to which another transfer goes."""
+    _, row = np.unique(written * (int(own.step.max(initial=0)) + 1) + own.step, return_inverse=True)
+    return bool((np.bincount(row)[row[own.action == COPY]] > 1).any()) if len(row) else False
+
+
+_MOST_SUMS = 1 << 20  # moves that are followed one by one; a guess at a few seconds
+
+
+def _sums_anywhere(
+    bound: BoundSchedule, group: Group, labels: Labels, own: Moves, plan: tuple[list[int], list[int], list[int], list[int]]
+) -> list[Fault]:  # fmt: skip
+    """The same where sums are formed beside the data, too: a place holds (chunk, box of contributors), both as seen from its rank, or nothing."""
+    reads, writes, senders, bounds = plan
+    if len(own) > _MOST_SUMS:
+        raise NotProvedError(f"{len(own)} moves of sums between places of different numbers")
+    if _two_writers(own, np.array(writes, np.int64)):
+        return [_fault(bound, own, 0, "two-writers", "or another chunk is written by two transfers in one step, one of them a copy")]  # fmt: skip
+    boxes = boxes_of(group)
+    state: dict[int, tuple[int, object]] = {chunk: (chunk, boxes.one) for chunk in range(bound.chunks)}
+    copy = (own.action == COPY).tolist()
+
+    def seen(chunk: int, sender: int) -> int:
+        return int(labels.act(group, np.zeros(1, np.int64), np.array([sender]), np.array([chunk]))[0])
+
+    for first, last in pairwise(bounds):
+        empty = [i for i in range(first, last) if reads[i] not in state]
+        if empty:
+            return [_fault(bound, own, empty[0], "read-before-write", "is read before it is written")]
+        held = [state[reads[i]] for i in range(first, last)]
+        arriving = [(seen(chunk, senders[first + i]), boxes.moved(box, senders[first + i])) for i, (chunk, box) in enumerate(held)]  # fmt: skip
+        for i in sorted(range(last - first), key=lambda i: boxes.order(senders[first + i])):
+            place, (chunk, box) = writes[first + i], arriving[i]
+            if copy[first + i]:
+                state[place] = (chunk, box)
+                continue
+            if place not in state:
+                return [_fault(bound, own, first + i, "read-before-write", "goes where nothing is to be summed with")]
+            here, sum_so_far = state[place]
+            if here != chunk:
+                return [_fault(bound, own, first + i, "mixed-chunks", "is reduced with another chunk")]
+            joined = boxes.joined(sum_so_far, box, overlap=bound.schedule.kind == "barrier")
+            if joined is None:
+                if boxes.overlap(sum_so_far, box):
+                    return [_fault(bound, own, first + i, "counted-twice", "gets a contribution for the second time")]
+                raise NotProvedError(f"in step {own.step[first]} contributors are no box")
+            state[place] = (chunk, joined)
+    each = bound.chunks // bound.ranks
+    wanted = range(each) if bound.schedule.kind == "reduce_scatter" else range(bound.chunks)
+    lacking = [chunk for chunk in wanted if state[chunk][0] != chunk or not boxes.whole(state[chunk][1])]
+    if lacking:
+        return [Fault("wrong-contributors", f"{_said(bound)}: at the end chunk {lacking[0]} of every rank, counted from itself, lacks contributions, or is another", count=len(lacking))]  # fmt: skip
     return []
 
 
@@ -366,6 +407,10 @@ def _all_ranks(bound: BoundSchedule) -> Proof:
         if clash or _distinct(place[copies]) != copies.sum() or _two_sums(place[network], moves.message[at][network]):
             faults.append(_fault(bound, moves, first, "two-writers", "is written by two transfers, one of them a copy"))
             break
+        summing = ~copies & ~network
+        if (number[dst[summing], written[summing]] == 0).any():
+            faults.append(_fault(bound, moves, first, "read-before-write", "or another chunk is reduced into a place before it is written"))  # fmt: skip
+            break
         mark_of[dst[copies], written[copies]], number[dst[copies], written[copies]] = got[copies], many[copies]
         mark_of[dst[network], written[network]], number[dst[network], written[network]] = 0, 0
         np.add.at(mark_of, (dst[~copies], written[~copies]), got[~copies])
@@ -400,8 +445,8 @@ def _presence(bound: BoundSchedule) -> Proof:
         raise NotProvedError(str(reason)) from None
     if (moves.src_region != 0).any() or (moves.dst_region != 0).any() or (moves.src_index != moves.dst_index).any() or (moves.action != COPY).any():  # fmt: skip
         raise NotProvedError("chunks change their numbers, or are summed")
-    if len(moves) and int(moves.step[-1]) >= _STEPS:
-        raise NotProvedError(f"{int(moves.step[-1]) + 1} steps are too many to take one by one")
+    if bound.ranks * chunks * (int(moves.step.max(initial=0)) + 1) >= _WIDEST:
+        raise NotProvedError("places times steps are too many to be numbered")
     every = np.arange(chunks, dtype=np.int64)
     owner = every // max(chunks // bound.ranks, 1)
     if chunks % bound.ranks and kind != "broadcast":
@@ -414,7 +459,7 @@ def _presence(bound: BoundSchedule) -> Proof:
     read = moves.src * chunks + moves.src_index
     found = np.minimum(np.searchsorted(places, read), max(len(places) - 1, 0))
     there = (places[found] == read) & (since[found] < moves.step) if len(places) else np.zeros(0, bool)
-    lacking = np.flatnonzero(~(there | np.isin(read, start)))
+    lacking = np.flatnonzero(~(there | _among(read, start)))
     faults = []
     if len(lacking):
         faults.append(_fault(bound, moves, int(lacking[0]), "read-before-write", "is read before it is written"))
@@ -427,15 +472,23 @@ def _presence(bound: BoundSchedule) -> Proof:
         wanted = np.arange(bound.ranks * chunks)
     held = np.concatenate([places, start])
     if kind in ("scatter", "gather"):
-        missing = wanted[~np.isin(wanted, held)]
+        missing = wanted[~_among(wanted, np.sort(held))]
     else:
         filled = np.zeros(bound.ranks * chunks, bool)
         filled[held] = True
         missing = wanted[~filled[wanted]]
     if len(missing):
         faults.append(Fault("missing", f"{_said(bound)}: at the end data[{missing[0] % chunks}] of rank {missing[0] // chunks} was never written", count=len(missing)))  # fmt: skip
-    once = len(places) == len(place) and not np.isin(start, places).any()
+    once = len(places) == len(place) and not _among(start, places).any()
     return Proof(bound.ranks, "all moves", "", len(moves), tuple(faults), bool(once))
+
+
+def _among(values: IntArray, ordered: IntArray) -> NDArray[np.bool_]:
+    """Which values there are among ordered ones; several times faster here than numpy's isin, which hashes."""
+    if not len(ordered):
+        return np.zeros(len(values), bool)
+    found = np.minimum(np.searchsorted(ordered, values), len(ordered) - 1)
+    return np.equal(ordered[found], values)
 
 
 def _distinct(values: IntArray) -> int:

@@ -17,7 +17,7 @@ from busbw.collectives.layout import Emit, Layout, experts_of
 from busbw.collectives.plan import LOCAL, BlockBuilder, ConnectionKind, Op, Span
 from busbw.collectives.schedule import BoundSchedule, Channels, Mode, Node, Par, Pipeline, Region, Seq, Transfer
 
-__all__ = ["own_move", "written_out"]
+__all__ = ["MovesByRank", "own_move", "written_out"]
 
 _FIRST = -2  # who acts: the first rank of the group
 
@@ -53,9 +53,45 @@ class _Slicing:
     segments: IntArray
 
 
-def written_out(bound: BoundSchedule, rank: int, layout: Layout) -> dict[int, Emit]:
+class MovesByRank:
+    """The moves of a schedule, rank by rank. From the third rank on all are written out at once, if they are few: a walk through the tree for each takes longer."""
+
+    def __init__(self, bound: BoundSchedule) -> None:
+        self.bound = bound
+        self._asked = 0
+        self._all: Moves | None = None
+        self._rows: list[tuple[IntArray, IntArray]] = []
+
+    def of(self, rank: int) -> Moves:
+        """Those that the rank makes or gets."""
+        self._asked += 1
+        if self._asked == _FEW_RANKS:
+            try:
+                self._all = expand(self.bound, most=_MOST_AT_ONCE)
+            except ValueError:  # too many: rank by rank, then
+                self._all = None
+            else:
+                self._rows = [_by_rank(end, self.bound.ranks) for end in (self._all.src, self._all.dst)]
+        if self._all is None:
+            return expand(self.bound, rank=rank)
+        mine = [order[begin[rank] : begin[rank + 1]] for order, begin in self._rows]
+        return self._all.taken(np.union1d(*mine))
+
+
+_FEW_RANKS = 3
+_MOST_AT_ONCE = 500_000
+"""Moves that are kept, at 104 bytes each. A guess at what nobody misses."""
+
+
+def _by_rank(end: IntArray, ranks: int) -> tuple[IntArray, IntArray]:
+    """(places in order of this end, where each rank's begin)."""
+    order = np.argsort(end, kind="stable")
+    return order, np.searchsorted(end[order], np.arange(ranks + 1))
+
+
+def written_out(bound: BoundSchedule, rank: int, layout: Layout, known: MovesByRank | None = None) -> dict[int, Emit]:
     """The rank's operations by channel, every step written out."""
-    moves = expand(bound, rank=rank)
+    moves = expand(bound, rank=rank) if known is None else known.of(rank)
     moves = moves.taken(
         np.lexsort((moves.dst_index, moves.src_index, moves.dst, moves.src, moves.transfer, moves.step))
     )

@@ -5,7 +5,7 @@ That one fits is shown by form (every rank expression is r + f(steps), every chu
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import permutations
 
@@ -17,14 +17,14 @@ from busbw.collectives.expressions import (
     Expr,
     IntArray,
     affine,
-    const,
     evaluate,
     free_names,
-    param,
-    size,
     substitute,
+    var,
 )
+from busbw.collectives.forms import Leaf, Range, Terms, bounds, change, leaves, terms, unwrapped
 from busbw.collectives.schedule import BoundSchedule, Location, Transfer, transfers_of
+from busbw.collectives.stages import constants
 
 __all__ = ["MOST_MOVES", "Group", "Labels", "fitting_labels", "groups"]
 
@@ -119,8 +119,17 @@ class Labels:
         return np.ravel_multi_index(digits, radix).astype(np.int64)
 
 
-def fitting_labels(bound: BoundSchedule, group: Group) -> tuple[Labels, str] | None:
-    """The action on chunks for which every rank does what rank 0 does, and how that was shown."""
+def fitting_labels(bound: BoundSchedule, group: Group, *, by_form: bool) -> tuple[Labels, str] | None:
+    """The action on chunks for which every rank does what rank 0 does, and how that was shown: by form only, or by looking at ranks."""
+    by = _reads_by_form(bound, group) if by_form else _fits
+    for labels in _possible_labels(bound, group):
+        symmetry = by(bound, group, labels)
+        if symmetry:
+            return labels, symmetry
+    return None
+
+
+def _possible_labels(bound: BoundSchedule, group: Group) -> Iterator[Labels]:
     each = []
     for region in REGIONS:
         extent = bound.extent(region)
@@ -138,17 +147,29 @@ def fitting_labels(bound: BoundSchedule, group: Group) -> tuple[Labels, str] | N
         for order in orders if data > 0 else orders[:1]:
             for given in each[1]:
                 for scratch in each[3]:
-                    labels = Labels((data, given, each[2][0] if given else 0, scratch), order)
-                    symmetry = _fits(bound, group, labels)
-                    if symmetry:
-                        return labels, symmetry
-    return None
+                    yield Labels((data, given, each[2][0] if given else 0, scratch), order)
+
+
+def _reads_by_form(bound: BoundSchedule, group: Group) -> Callable[[BoundSchedule, Group, Labels], str]:
+    """How labels are tried by form; the tree is read once."""
+    read = leaves(bound.schedule.body, constants(bound), dict(bound.sizes))
+    found = None if read is None else [leaf for leaf in read if not leaf.idle]
+    alone = group.name == "rotation" and len(bound.sizes) == 1
+
+    def reads(bound: BoundSchedule, group: Group, labels: Labels) -> str:
+        if alone and all(_by_form(bound, labels, t) for t in transfers_of(bound.schedule.body)):
+            return "by form"
+        if found is None:
+            return ""
+        if group.name == "rotation":
+            return "by form" if all(_turns(bound, labels, leaf) for leaf in found) else ""
+        return "by form" if _swaps_by_form(bound, group, labels, found) else ""
+
+    return reads
 
 
 def _fits(bound: BoundSchedule, group: Group, labels: Labels) -> str:
     """How it was shown that renumbering with these labels changes nothing; "" if it does."""
-    if group.name == "rotation" and len(bound.sizes) == 1 and all(_by_form(bound, labels, t) for t in transfers_of(bound.schedule.body)):  # fmt: skip
-        return "by form"
     check = _SymmetryCheck(bound, group, labels)
     check.visit(bound.schedule.body, bound.environment, 1, np.zeros(1, np.int64))
     if not check.fits:
@@ -183,7 +204,7 @@ def _keys(moves: Moves, dst: IntArray, read: IntArray, written: IntArray) -> Int
 class _SymmetryCheck(Walk):
     """Compares what each transfer does for rank x with what it does for rank 0, renumbered."""
 
-    def __init__(self, bound: BoundSchedule, group: Group, labels: Labels) -> None:
+    def __init__(self, bound: BoundSchedule, group: Group, labels: Labels, ranks: int | None = None) -> None:
         super().__init__(bound, MOST_MOVES)
         self.group, self.labels = group, labels
         self.fits = True
@@ -192,6 +213,8 @@ class _SymmetryCheck(Walk):
         self.everyone = np.arange(bound.ranks, dtype=np.int64)
         some = np.concatenate([[0, 1, bound.ranks - 1], rng.integers(0, bound.ranks, _SAMPLE)])
         self.few = np.unique(some % bound.ranks)
+        if ranks is not None:
+            self.everyone = self.few = np.arange(ranks, dtype=np.int64)
 
     def transfer(self, node: Transfer, env: Environment, batch: int, start: IntArray) -> None:
         del start
@@ -251,7 +274,7 @@ class _SymmetryCheck(Walk):
 def _by_form(bound: BoundSchedule, labels: Labels, transfer: Transfer) -> bool:
     """Whether the transfer reads, for every rank r: r to r + f, chunks each r + f, under no condition on r."""
     (axis,) = bound.schedule.axes
-    sizes = _constants(bound)
+    sizes = constants(bound)
     if axis in free_names(transfer.guard) | free_names(transfer.source.count) | free_names(transfer.source.stride):
         return False
     for expr in (*transfer.src, *transfer.dst):
@@ -267,6 +290,185 @@ def _by_form(bound: BoundSchedule, labels: Labels, transfer: Transfer) -> bool:
     return True
 
 
-def _constants(bound: BoundSchedule) -> dict[Expr, Expr]:
-    """Sizes and parameters as numbers."""
-    return {size(a): const(n) for a, n in bound.sizes} | {param(n): const(v) for n, v in bound.params}
+_PIECE = "piece of a message"
+"""The variable of the chunks of a message; no loop has this name, for it has blanks."""
+
+
+def _swaps_by_form(bound: BoundSchedule, group: Group, labels: Labels, found: list[Leaf]) -> bool:
+    """Whether all even ranks do the same, seen from themselves, by form, and ranks 0 and 1 mirror each other (reflection); or all is r xor f (xor)."""
+    if len(bound.sizes) != 1:
+        return False
+    ((axis, ranks),) = bound.sizes
+    follows = _mirrored if group.name == "reflection" else _exchanged
+    if not all(follows(bound, labels, leaf.transfer, axis) for leaf in found):
+        return False
+    if group.name == "xor":
+        return True
+    check = _SymmetryCheck(bound, group, labels, ranks=min(2, ranks))
+    check.visit(bound.schedule.body, bound.environment, 1, np.zeros(1, np.int64))
+    return check.fits
+
+
+def _plain(bound: BoundSchedule, transfer: Transfer, used: set[str]) -> bool:
+    """Whether it ranges over all ranks, to one rank each, and neither condition nor number of chunks depends on these variables."""
+    axes = bound.schedule.axes
+    places = (transfer.source, transfer.target)
+    conditions = (transfer.guard, *(place.count for place in places), *(place.stride for place in places))
+    named = frozenset[str]().union(*(free_names(expr) for expr in conditions))
+    return not transfer.group and set(transfer.domain(axes)) == set(axes) and not named & used
+
+
+def _mirrored(bound: BoundSchedule, labels: Labels, transfer: Transfer, axis: str) -> bool:
+    """Whether ranks r and r + 2 do the same, seen from themselves."""
+    if not _plain(bound, transfer, {axis}):
+        return False
+    if any(change(unwrapped(expr, bound.ranks), axis, 2) != 1 for expr in (*transfer.src, *transfer.dst)):
+        return False
+    for place in (transfer.source, transfer.target):
+        each = labels.each[REGIONS.index(place.region)]
+        if each not in (0, 1) or place.count.op != "const" or place.count.value != 1 or change(unwrapped(place.index, bound.extent(place.region)), axis, 2) != each:  # fmt: skip
+            return False
+    return True
+
+
+def _exchanged(bound: BoundSchedule, labels: Labels, transfer: Transfer, axis: str) -> bool:
+    """Whether rank r sends to r xor f, chunks r xor f."""
+    if not _plain(bound, transfer, {axis}):
+        return False
+
+    def flips(expr: Expr) -> bool:
+        if expr.op == "xor":
+            first, second = expr.args
+            return any(flips(a) and axis not in free_names(b) for a, b in ((first, second), (second, first)))
+        return expr == var(axis)
+
+    if not all(flips(expr) for expr in (*transfer.src, *transfer.dst)):
+        return False
+    for place in (transfer.source, transfer.target):
+        code = REGIONS.index(place.region)
+        if labels.each[code] not in (0, 1) or place.count.op != "const" or place.count.value != 1:
+            return False
+        if not (flips(place.index) if labels.each[code] else axis not in free_names(place.index)):
+            return False
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class _Turning:
+    """What the variables of a transfer do when its ranks turn: some must stay, some turn with an axis; `split`: the loops that its message is, at either place.
+
+    Pieces at both places are the same only if they are split along the same axes in turn.
+    """
+
+    used: set[str]
+    turned: dict[str, str]
+    split: list[list[str]]
+
+
+def _turns(bound: BoundSchedule, labels: Labels, leaf: Leaf) -> bool:
+    """Whether rotation along the axes changes nothing, read off the expressions.
+
+    Ranks are x + f along each axis, chunk indices one digit (x + f) mod n an axis and a rest below `each`. Where a digit is a loop over all values instead, in one step,
+    turning it along with the ranks changes only the order of its turns.
+    """
+    transfer, sizes = leaf.transfer, dict(bound.sizes)
+    by = _Turning(set(), {}, [])
+    if not _plain(bound, transfer, set(sizes)):
+        return False
+    for expr in (transfer.guard, *(e for p in (transfer.source, transfer.target) for e in (p.count, p.stride))):
+        by.used.update(free_names(expr))
+    for coordinates in (transfer.src, transfer.dst):
+        for axis, expr in zip(sizes, coordinates, strict=True):
+            if sizes[axis] == 1:
+                continue
+            total = terms(expr, leaf.ranges)
+            turning = _one_digit(total, axis, sizes, 1)
+            if turning is None or any(total.without(turning).named(a) for a in sizes):
+                return False
+            by.used.update(free_names(expr) - set(sizes))
+    for place in (transfer.source, transfer.target):
+        if not _place_turns(bound, labels, leaf, place, by):
+            return False
+    if by.split[0] != by.split[1] and any(name.startswith(_PIECE) for name in by.turned):
+        return False
+    return not by.used & by.turned.keys()
+
+
+def _one_digit(total: Terms, axis: str, sizes: dict[str, int], factor: int) -> Expr | None:
+    """The one term that holds this axis, if it is x + f modulo its size, with this factor."""
+    holding = total.named(axis)
+    if len(holding) != 1 or total.of[holding[0]] != factor:
+        return None
+    (term,) = holding
+    if term == var(axis):
+        return term
+    if term.op != "mod" or term.args[1].op != "const" or int(term.args[1].value) != sizes[axis]:
+        return None
+    inner = terms(term.args[0], {})
+    rest = inner.without(var(axis))
+    if (inner.of.get(var(axis), 0) - 1) % sizes[axis] or any(rest.named(a) for a in sizes):
+        return None
+    return term
+
+
+def _pieces(bound: BoundSchedule, leaf: Leaf, place: Location, weights: list[tuple[str, int]]) -> dict[str, tuple[int, Range, int]] | None:  # fmt: skip
+    """The chunks of a message as loops: (factor, range, how many if always that many) by name. One loop an axis where they fill whole digits of these weights."""
+    if place.count.op == "const" and int(place.count.value) == 1:
+        return {}
+    most = bounds(place.count, leaf.ranges)
+    if most is None or place.stride.op != "const":
+        return None
+    stride, left = int(place.stride.value), most[1]
+    if most[0] == most[1] and most[1] > 0:
+        found: dict[str, tuple[int, Range, int]] = {}
+        for axis, weight in weights[next((i for i, (_, weight) in enumerate(weights) if weight == stride), len(weights)) :]:  # fmt: skip
+            extent = dict(bound.sizes)[axis]
+            if left == 1 or left % extent:
+                break
+            found[f"{_PIECE} along {axis}"] = (weight, (0, extent - 1), extent)
+            left //= extent
+        if left == 1:
+            return found
+    return {_PIECE: (stride, (0, max(most[1], 1) - 1), most[1] if most[0] == most[1] else 0)}
+
+
+def _place_turns(bound: BoundSchedule, labels: Labels, leaf: Leaf, place: Location, by: _Turning) -> bool:  # fmt: skip
+    """Whether the chunks of a place turn with the ranks. Adds the loops that its message is, and what its variables do."""
+    code, sizes = REGIONS.index(place.region), dict(bound.sizes)
+    each, extent = labels.each[code], bound.extent(place.region)
+    if extent == 0:
+        return False
+    axes, weights, weight = list(sizes), [], max(each, 1)
+    for position in reversed(labels.order if code == 0 and labels.order else range(len(sizes))):
+        weights.append((axes[position], weight))
+        weight *= sizes[axes[position]]
+    pieces = _pieces(bound, leaf, place, weights)
+    if pieces is None:
+        return False
+    by.split.append(list(pieces))
+    total = terms(place.index, leaf.ranges)
+    total = Terms({**total.of, **{var(name): factor for name, (factor, _, _) in pieces.items()}}, total.constant)
+    ranges = leaf.ranges | {name: within for name, (_, within, _) in pieces.items()}
+    whole = leaf.whole | {name: many for name, (_, _, many) in pieces.items() if many}
+    for axis, factor in weights if each else []:
+        if sizes[axis] == 1:
+            continue
+        digit = _one_digit(total, axis, sizes, factor)
+        if digit is not None:
+            by.used.update(free_names(digit) - {axis})
+        else:
+            loops = [str(t.value) for t, many in total.of.items() if many == factor and t.op == "var" and whole.get(str(t.value)) == sizes[axis]]  # fmt: skip
+            if total.named(axis) or not loops or by.turned.setdefault(loops[0], axis) != axis:
+                return False
+            digit = var(loops[0])
+        total = total.without(digit)
+    by.used.update({name for term in total.of for name in free_names(term)})
+    if by.used & set(sizes):
+        return False
+    within = total.bounds(ranges)
+    if each > 0:
+        return within is not None and within[0] >= 0 and within[1] < each
+    if each == 0:
+        return True
+    layered = all(many % bound.ranks == 0 for many in (*total.of.values(), total.constant))
+    return layered and within is not None and within[0] >= 0 and within[1] < extent

@@ -21,13 +21,14 @@ from busbw.collectives.expressions import param
 from busbw.collectives.schedule import Pipeline, transfers_of
 from busbw.hardware import Cluster
 from busbw.synthesis.exchanges import Exchange, route_exchange
-from busbw.synthesis.forests import FOREST_COLLECTIVES, Forest, pack_forest, tree_depths
+from busbw.synthesis.forests import FOREST_COLLECTIVES, Forest, evened, pack_forest, tree_depths
 from busbw.synthesis.greedy import GREEDY_COLLECTIVES, synthesise_greedily
 from busbw.synthesis.rank_links import RankLinks
 
 __all__ = [
     "DESIGNED",
     "LEAST_SLICE",
+    "MOST_GPUS",
     "NEEDS_SWITCHES",
     "OBJECTIVES",
     "SOFTWARE_S",
@@ -61,6 +62,8 @@ _BY_FORM = (
     "two_level",
 )
 """Library schedules whose steps are counted by their form, so that any number of ranks can be."""
+MOST_GPUS = 1 << 17
+"""GPUs whose links are written out and bounded: 131,072 in 16,384 nodes take 13 s of CPU time (measured), memory and time grow with them."""
 _MOST_PACKED = 2048
 """GPUs up to which forests are packed here: 1,024 take a second, 4,096 minutes."""
 _MOST_MOVES = 4_000_000
@@ -200,6 +203,8 @@ def design(
         raise ValueError(f"objective {objective!r} is unknown; there is {', '.join(OBJECTIVES)}")
     if graph.gpus < 2:
         raise ValueError("one GPU has nobody to talk to")
+    if graph.gpus > MOST_GPUS:
+        raise ValueError(f"{graph.gpus:,} GPUs are more than {MOST_GPUS:,}, up to which schedules are designed")
     size = {"latency": _TINY, "throughput": _HUGE}.get(objective, size_bytes)
     say = progress or (lambda _: None)
     say(f"bounds of {graph.gpus} GPUs and {len(graph)} links")
@@ -216,6 +221,10 @@ def design(
         say("packing a forest")
         try:
             kept.append(model.of_forest(pack_forest(graph, collective, root=root, seed=seed, found=found)))
+            flatter = evened(graph)
+            if flatter is not None:
+                flat = model.of_forest(pack_forest(flatter, collective, root=root, seed=seed))
+                kept += [replace(flat, name="forest_even")] if flat.steps < kept[-1].steps else []
         except ValueError as error:
             left_out.append(("forest", str(error)))
     if collective == "all_to_all" and exchange is not None:

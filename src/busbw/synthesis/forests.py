@@ -7,9 +7,9 @@ link, which the bound of the rounded graph decides; and the exact check of what 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
-from math import floor
+from math import floor, lcm
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,7 @@ from busbw.collectives import Schedule, Tree, forest
 from busbw.collectives.bounds import CapacityGraph, Symmetry, least_flow_from, symmetry, throughput_bound, time_bound
 from busbw.synthesis import _forests
 
-__all__ = ["FOREST_COLLECTIVES", "Forest", "pack_forest", "tree_depths"]
+__all__ = ["FOREST_COLLECTIVES", "Forest", "evened", "pack_forest", "tree_depths"]
 
 FOREST_COLLECTIVES = ("all_gather", "reduce_scatter", "all_reduce", "broadcast", "reduce")
 
@@ -34,6 +34,37 @@ _SWEEPS, _FEW_SWEEPS = 200, 20
 """Rounds of moving; the few are for tries that may only better a good forest. Guesses: most packings take under ten."""
 _WIDEST = Fraction(1, 4)
 """How far above the bound a rounded one is looked for."""
+
+
+_MOST_UNITS = 1 << 53
+"""Of one capacity: sums of some hundred fit 64 bits. A guess."""
+_MOST_SCALE = 1 << 20
+"""By what capacities are multiplied so that all are whole numbers again; a guess that leaves room for 64 bits."""
+
+
+def evened(graph: CapacityGraph) -> CapacityGraph | None:
+    """The graph with links narrower than a GPU's widest one taken as a whole fraction of it, rounded down; None if they are that already.
+
+    Rates whose ratio is odd (450 GB/s of NVLink beside 63 GB/s of PCIe) are met exactly only by many trees, deep ones among them. At 450 and 450/8 fewer and flatter trees
+    do, within a per cent or two of the bound; whatever they carry fits the true links.
+
+    >>> evened(CapacityGraph.of_edges(2, [(0, 2, 450), (2, 0, 450), (0, 3, 63), (3, 0, 63), (1, 2, 450), (2, 1, 450), (1, 3, 63), (3, 1, 63)])).capacity.tolist()
+    [8, 1, 8, 1, 8, 8, 1, 1]
+    """
+    top = int(graph.capacity[graph.src < graph.gpus].max(initial=0))
+    narrow = graph.capacity < top
+    if not narrow.any():
+        return None
+    share = -(-top // graph.capacity[narrow])  # this many times the narrow link is at least the widest
+    scale = lcm(*np.unique(share).tolist())
+    if scale > _MOST_SCALE or int(graph.capacity.max()) > _MOST_UNITS // scale:
+        return None
+    capacity = graph.capacity * scale
+    capacity[narrow] = top * (scale // share)
+    if (capacity == graph.capacity * scale).all():
+        return None
+    common = int(np.gcd.reduce(capacity))
+    return replace(graph, capacity=capacity // common, unit=graph.unit * common / scale)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

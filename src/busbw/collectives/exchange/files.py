@@ -13,7 +13,7 @@ from busbw.collectives.exchange.busbw_json import looks_like_busbw_json, read_bu
 from busbw.collectives.exchange.json_fields import MAX_BYTES
 from busbw.collectives.exchange.msccl_xml import lint_text, looks_like_msccl_xml, read_msccl_xml, write_msccl_xml
 from busbw.collectives.exchange.mscclpp_json import looks_like_mscclpp_json, read_mscclpp_json, write_mscclpp_json
-from busbw.collectives.exchange.targets import TARGETS, Target, target_named
+from busbw.collectives.exchange.targets import NEWEST, TARGETS, Target, target_named
 from busbw.collectives.legality import Verdict, Violation, verify_plan, verify_schedule
 from busbw.collectives.lowering import plan_of
 from busbw.collectives.plan import Plan, RankPlan
@@ -102,9 +102,12 @@ def parse_plan(
     counts: Any = None,
     *,
     in_place: bool = False,
+    limits: bool = True,
 ) -> PlanFile:  # fmt: skip
-    """`read_plan` of the bytes of a file."""
+    """`read_plan` of the bytes of a file. limits: whether the target's are looked at, which writes the plan once more; a writer has seen to them."""
     named = target_named(target) if target is not None else None
+    if target in NEWEST:
+        target = None  # which release, the file says
     losses: list[Loss]
     is_xml = looks_like_msccl_xml(data[:_HEAD_BYTES])
     try:
@@ -126,14 +129,14 @@ def parse_plan(
         _must_be(path, named, "msccl-xml")
         plan, found, losses = read_msccl_xml(data, path, target)
         unfit = lint_text(data.decode("utf-8", errors="replace"), path, found)
-        return PlanFile(path, plan, found, tuple(losses), (*unfit, *_limits(plan, found)))
+        return PlanFile(path, plan, found, tuple(losses), (*unfit, *(_limits(plan, found) if limits else ())))
     if looks_like_busbw_json(value):
         _must_be(path, named, "busbw-json")
         return PlanFile(path, read_busbw_json(data, path), TARGETS["busbw"], (), ())
     if looks_like_mscclpp_json(value):
         _must_be(path, named, "mscclpp-json")
         plan, found, losses = read_mscclpp_json(data, path, target)
-        return PlanFile(path, plan, found, tuple(losses), tuple(_limits(plan, found)))
+        return PlanFile(path, plan, found, tuple(losses), tuple(_limits(plan, found) if limits else ()))
     raise InputError(
         f"{path}: no plan. Known are MSCCL XML (<algo>), MSCCL++ execution plans, busbw's own JSON and its schedules"
     )

@@ -12,6 +12,8 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+
 from busbw.collectives.blocks import split_blocks, spread_channels
 from busbw.collectives.exchange.json_fields import MAX_BYTES
 from busbw.collectives.exchange.targets import TARGETS, Target, limit_violation
@@ -425,9 +427,8 @@ class _Writer:
         """(send peer, receive peer, channel) of a block."""
         rows = self.rank.rows(block)
         found: dict[int, tuple[int, int]] = {}
-        for via in {
-            int(via) for row, via in zip(rows, rows["via"].tolist(), strict=True) if self._connects(row) and via >= 0
-        }:
+        moving = (rows["op"] < Op.SYNC) | (rows["op"] == Op.OPERAND)
+        for via in np.unique(rows["via"][moving & (rows["via"] >= 0)]).tolist():
             connection = self.rank.connections[via]
             kind = int(connection["kind"])
             here = (int(connection["peer"]), int(connection["channel"]))
@@ -446,10 +447,6 @@ class _Writer:
         if len(channels) > 1:
             self.cannot(block, "a block on two channels")
         return out[0] if out else -1, into[0] if into else -1, max(channels, default=0)
-
-    @staticmethod
-    def _connects(row: Columns) -> bool:
-        return bool(row["op"] < Op.SYNC or row["op"] == Op.OPERAND)
 
     def _steps(self, block: int) -> list[_OutStep]:
         rows = self.rank.rows(block)
@@ -490,7 +487,7 @@ class _Writer:
         return steps
 
     def _order(self, block: int, row: Columns, order: Order) -> None:
-        if row["order"] != order:
+        if int(row["order"]) != order:
             self.cannot(block, f"a relaxed {Op(int(row['op'])).name}")
 
     def _split(self, block: int, op: Op, row: Columns, more: Columns) -> Iterator[_OutStep]:
@@ -575,9 +572,11 @@ class _Writer:
         }
 
 
+_WORDS = {int(buffer): word for word, buffer in _BUFFERS.items()}
+
+
 def _place(row: Columns, side: str) -> tuple[str, int]:
-    names = {int(buffer): word for word, buffer in _BUFFERS.items()}
-    return names.get(int(row[f"{side}_buffer"]), "i"), int(row[side])
+    return _WORDS.get(int(row[f"{side}_buffer"]), "i"), int(row[side])
 
 
 def _numbered(steps: list[_OutStep]) -> Iterator[tuple[int, _OutStep]]:

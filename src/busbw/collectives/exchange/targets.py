@@ -8,7 +8,7 @@ from typing import Any
 from busbw.collectives.legality import Violation
 from busbw.errors import InputError
 
-__all__ = ["TARGETS", "Target", "limit_violation", "target_named"]
+__all__ = ["NEWEST", "TARGETS", "Target", "limit_violation", "target_named"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,10 +142,15 @@ TARGETS = {
 }
 
 
+NEWEST = {"mscclpp": "mscclpp-0.10"}
+"""Runtimes of several releases: the one that is meant where a file is written; where one is read, it says itself which kind it is of."""
+
+
 def target_named(name: str) -> Target:
-    """The target with a name. Raises InputError for one that is not known."""
+    """The target with a name; of a runtime without a release, the newest. Raises InputError for one that is not known."""
+    name = NEWEST.get(name, name)
     if name not in TARGETS:
-        raise InputError(f"no target {name!r}; there are {', '.join(TARGETS)}")
+        raise InputError(f"no target {name!r}; there are {', '.join((*TARGETS, *NEWEST))}")
     return TARGETS[name]
 
 

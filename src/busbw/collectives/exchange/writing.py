@@ -45,7 +45,7 @@ def write_plan(plan: Plan, target: Target, ranks_per_node: int | None = None) ->
     if violations:
         limits = all(one.rule == "target-limit" for one in violations)
         raise (LimitError if limits else InputError)(_does_not_fit(plan, target, violations))
-    read = parse_plan(text.encode(), f"{plan.name} for {target.name}", target.name)
+    read = parse_plan(text.encode(), f"{plan.name} for {target.name}", target.name, limits=False)
     again = replace(read, plan=replace(read.plan, promise=fitting.promise)).verify()
     if not again.legal:
         raise InputError(f"plan {plan.name!r}, read as {target.name} reads it, is not legal:\n{told(again.violations)}")

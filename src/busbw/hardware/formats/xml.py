@@ -51,7 +51,10 @@ class XmlElement:
 
     def get(self, name: str) -> str | None:
         """The value of an attribute, None where it is absent."""
-        return next((value for key, value in self.attributes if key == name), None)
+        for key, value in self.attributes:
+            if key == name:
+                return value
+        return None
 
 
 @dataclass(slots=True)
