@@ -29,9 +29,9 @@ using Bytes = nb::ndarray<std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::c
 
 class PlanRank {
  public:
-  PlanRank(const BytesIn& rows, const BytesIn& blocks, const BytesIn& walks, const BytesIn& ways, const BytesIn& groups, const Numbers& flag_sets,
+  PlanRank(const BytesIn& rows, const BytesIn& blocks, const BytesIn& walks, const BytesIn& ways, const BytesIn& groups, const Numbers& block_runs,
            const Numbers& spaces, const Numbers& numbers, std::vector<Bytes> wires, std::uint32_t threads)
-      : linked_(rows, blocks, walks, ways, groups, flag_sets, spaces, numbers), wires_(std::move(wires)), threads_(threads) {
+      : linked_(rows, blocks, walks, ways, groups, block_runs, spaces, numbers), wires_(std::move(wires)), threads_(threads) {
     Program& program = linked_.program();
     if (wires_.size() != program.ranks) throw std::invalid_argument("a wire window of each rank is needed");
     if (threads == 0) throw std::invalid_argument("a block has at least one thread");
@@ -89,7 +89,7 @@ NB_MODULE(_plan_run, m) {
   nb::class_<PlanRank>(m, "PlanRank", "One rank's linked plan. Columns are bytes, as `busbw.execution.linking` lays them out.")
       .def(nb::init<const BytesIn&, const BytesIn&, const BytesIn&, const BytesIn&, const BytesIn&, const Numbers&, const Numbers&, const Numbers&,
                     std::vector<Bytes>, std::uint32_t>(),
-           "rows"_a, "blocks"_a, "walks"_a, "ways"_a, "groups"_a, "flag_sets"_a, "spaces"_a, "numbers"_a, "wires"_a, "threads"_a)
+           "rows"_a, "blocks"_a, "walks"_a, "ways"_a, "groups"_a, "block_runs"_a, "spaces"_a, "numbers"_a, "wires"_a, "threads"_a)
       .def("run", &PlanRank::run, "bases"_a, "dtype"_a, "op"_a, "wait_s"_a, "times"_a = 1,
            "0, or 1 at the deadline, 2 if somebody had given up before. bases: addresses of each rank's input, output, scratch, packets.")
       .def("report", &PlanRank::report, "state, primitive, block, peer, expected, seen of whoever gave up first on this rank.");

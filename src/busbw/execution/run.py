@@ -161,7 +161,7 @@ def simulate(
     places = Places(linked, user_memory=True)
     core = SimulatedPlan()
     for rank, one in enumerate(linked.ranks):
-        core.add_rank(*one.columns, one.flag_sets, linked.space_table(), linked.numbers(rank), one.semaphores)
+        core.add_rank(*one.columns, one.block_runs, linked.space_table(), linked.numbers(rank), one.semaphores)
     inputs, outputs = [], []
     for rank, array in enumerate(given):
         sizes = [space.size_bytes for space in linked.spaces[rank][:2]]
@@ -229,7 +229,7 @@ def _bases(places: Places, memory: Sequence[Bytes]) -> npt.NDArray[np.uint64]:
 
 def _core(linked: LinkedPlan, rank: int, wires: list[Bytes], threads: int = 1) -> PlanRank:
     one = linked.ranks[rank]
-    return PlanRank(*one.columns, one.flag_sets, linked.space_table(), linked.numbers(rank), wires, threads)
+    return PlanRank(*one.columns, one.block_runs, linked.space_table(), linked.numbers(rank), wires, threads)
 
 
 @dataclass(frozen=True, slots=True)

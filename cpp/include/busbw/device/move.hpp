@@ -44,6 +44,9 @@ BUSBW_DEVICE Vector<T> combined(const Vector<T>& a, const Vector<T>& b, Op op) {
   return out;
 }
 
+/// What is stored twice is stored in pieces of so many bytes, which the first-level cache still holds the second time. A guess.
+inline constexpr std::size_t kTwiceBytes = 4096;
+
 BUSBW_DEVICE bool is_aligned(const void* p) { return reinterpret_cast<std::uintptr_t>(p) % kVectorBytes == 0; }
 
 /// dst[i] = src[i] for i < count. All threads of the block call. Order: weak. streamed: what is stored is too large to stay in a cache, and goes
@@ -73,27 +76,35 @@ BUSBW_DEVICE void copy_bytes(const Block& block, std::byte* dst, const std::byte
 }
 
 /// dst[i] = op over the sources' [i], in their order, for i < count. `source(k)` is the k-th of `sources`. All threads of the block call.
-/// Order: weak. All targets reduce in the same order, so results are equal bit for bit.
+/// Order: weak. All targets reduce in the same order, so results are equal bit for bit. again: another place that gets the same, while it is at hand.
 template <class T, class Op, class Source>
-BUSBW_DEVICE void reduce(const Block& block, T* dst, Source source, std::uint32_t sources, std::size_t count, Op op) {
+BUSBW_DEVICE void reduce(const Block& block, T* dst, Source source, std::uint32_t sources, std::size_t count, Op op, T* again = nullptr) {
   constexpr std::size_t kElements = Vector<T>::kElements;
   if constexpr (kMovesRuns) {
     const Share mine = share_of(count, block.threads, block.thread, kElements);
-    reduce_run(dst, source, sources, mine.first, mine.size(), op);
+    if (again == nullptr) return reduce_run(dst, source, sources, mine.first, mine.size(), op);
+    constexpr std::size_t kPiece = kTwiceBytes / sizeof(T);
+    for (std::size_t first = mine.first; first < mine.last; first += kPiece) {
+      const std::size_t size = mine.last - first < kPiece ? mine.last - first : kPiece;
+      reduce_run(dst, source, sources, first, size, op);
+      move_run(again + first, static_cast<const T*>(dst) + first, size, false);
+    }
   } else {
-    bool vectors = is_aligned(dst);
+    bool vectors = is_aligned(dst) && (again == nullptr || is_aligned(again));
     for (std::uint32_t k = 0; k < sources; ++k) vectors = vectors && is_aligned(source(k));
     const std::size_t whole = vectors ? count / kElements : 0;
     for_each_of_thread(whole, block.thread, block.threads, [&](std::size_t i) {
       Vector<T> sum = weak_load(reinterpret_cast<const Vector<T>*>(source(0)) + i);
       for (std::uint32_t k = 1; k < sources; ++k) sum = combined(sum, weak_load(reinterpret_cast<const Vector<T>*>(source(k)) + i), op);
       weak_store(reinterpret_cast<Vector<T>*>(dst) + i, sum);
+      if (again != nullptr) weak_store(reinterpret_cast<Vector<T>*>(again) + i, sum);
     });
     const std::size_t done = whole * kElements;
     for_each_of_thread(count - done, block.thread, block.threads, [&](std::size_t i) {
       T sum = weak_load(source(0) + done + i);
       for (std::uint32_t k = 1; k < sources; ++k) sum = op(sum, weak_load(source(k) + done + i));
       weak_store(dst + done + i, sum);
+      if (again != nullptr) weak_store(again + done + i, sum);
     });
   }
 }
