@@ -281,7 +281,7 @@ class CpuRank {
   template <class T>
   WaitResult all_reduce_of(const T* in, T* out, std::size_t count, AnyOp op) {
     const std::size_t bytes = count * sizeof(T);
-    if (bytes > limits_.window)
+    if (bytes >= limits_.window)
       for (const device::Window& window : windows_)
         if (const std::optional<std::size_t> from = offset(window, in, bytes), to = offset(window, out, bytes); from && to)
           return device::all_reduce_two_shot(comm_, block(), device::SymPtr<const T>(window, *from), device::SymPtr<T>(window, *to), count, op);
