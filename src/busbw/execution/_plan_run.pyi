@@ -19,6 +19,16 @@ class PlanRank:
         0, or 1 at the deadline, 2 if somebody had given up before. bases: addresses of each rank's input, output, scratch, packets.
         """
 
+    def trace(self, most: int) -> None:
+        """
+        From now on keeps when each row began and ended, at most so many a block; 0: none.
+        """
+
+    def spans(self) -> tuple[list[tuple[int, int, int, int]], int]:
+        """
+        (block, row, begin, end) in ns of the steady clock, and how many there was no room for.
+        """
+
     def report(self) -> tuple[int, int, int, int, int, int]:
         """
         state, primitive, block, peer, expected, seen of whoever gave up first on this rank.

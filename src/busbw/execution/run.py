@@ -15,11 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 from busbw.collectives.collective import DTYPE_BYTES, OPERATIONS, REDUCING
-from busbw.collectives.plan import Plan
+from busbw.collectives.plan import Op, Plan
 from busbw.execution._plan_run import PlanRank
 from busbw.execution._plan_simulation import SimulatedPlan
 from busbw.execution.communicator import PRIMITIVES, Communicator, GaveUpError
 from busbw.execution.linking import LinkedPlan, link
+from busbw.execution.tracing import Spans
 
 __all__ = ["Places", "PlanRun", "Simulated", "run", "simulate"]
 
@@ -56,9 +57,17 @@ class PlanRun:
         self._core = _core(linked, comm.rank, [self._places.wire(one) for one in memory])
         self._memory = memory
         self._bases = _bases(self._places, memory)
+        self._spans: Spans | None = None
+
+    def trace(self, spans: Spans | None = None) -> Spans:
+        """Where each later call writes when each row of each block of this rank began and ended."""
+        self._spans = Spans() if spans is None else spans
+        return self._spans
 
     def __call__(self, source: Any, target: Any = None, op: str = "sum", *, times: int = 1) -> Array:
         """This rank's output, in `target` if there is one. times: runs in a row."""
+        if times < 1:
+            raise ValueError(f"times={times}: a plan is run once or more")
         return self._run(_contiguous(source), None if target is None else _contiguous(target), op, times)
 
     def _run(self, source: Array, target: Array | None, op: str, times: int) -> Array:
@@ -71,7 +80,9 @@ class PlanRun:
             inside = self._places.user(self._memory[rank])
             buffers = buffers.inside(inside, linked, rank)
         bases[own] = buffers.addresses
+        _record(self._core, self._spans)
         stopped = self._core.run(bases, self._dtype, op, self._comm.wait_s, times)
+        _recorded(self._core, self._spans, linked, rank)
         if stopped:
             raise GaveUpError(
                 _gave_up(self._core.report(), rank, linked.plan.name, self._comm.wait_s, deadline=stopped == 1)
@@ -105,10 +116,12 @@ def run(
     backend: Literal["threads", "processes", "sim"] = "threads",
     seed: int = 0,
     wait_s: float = 30.0,
+    spans: Spans | None = None,
 ) -> list[Array]:
     """The output of every rank, for an input of every rank. Whoever only receives gives an array of the size that it will get.
 
     backend: ranks as threads of this process, as processes over shared memory, or in the simulated weak memory by `seed` (small arrays).
+    spans: gets when each row of each block began and ended, on threads and processes.
     op is what the plan's reductions do; dtype says what arrays of unsigned integers hold: bfloat16, float8_e4m3, float8_e5m2. The plan is taken as it is: verify it first. Raises ValueError for
     inputs that the collective can't have, GaveUpError for a rank that waits longer than wait_s (a plan that deadlocks), RuntimeError for what the simulation finds.
 
@@ -128,14 +141,16 @@ def run(
         raise ValueError(f"{kind} takes {DTYPE_BYTES[kind]} bytes, an element of the arrays {given[0].dtype.itemsize}")
     _check_operation(op)
     if backend == "sim":
+        if spans is not None:
+            raise ValueError('backend="sim" has no time: a trace needs backend="threads" or "processes"')
         found = simulate(plan, given, op, dtype=kind, seed=seed)
         if not found.clean:
             raise RuntimeError(f"plan {plan.name!r}, seed {seed}: {found.deadlock or found.races[0]}")
         return found.outputs
     if backend == "processes":
-        return _on_processes(plan, given, op, kind, wait_s)
+        return _on_processes(plan, given, op, kind, wait_s=wait_s, spans=spans)
     if backend == "threads":
-        return _on_threads(plan, given, op, kind, wait_s)
+        return _on_threads(plan, given, op, kind, wait_s=wait_s, spans=spans)
     raise ValueError(f"no back end {backend!r}; there are threads, processes and sim")
 
 
@@ -297,7 +312,9 @@ def _in_place(linked: LinkedPlan, rank: int) -> tuple[tuple[int, int], int]:
 # Back ends
 
 
-def _on_threads(plan: Plan, arrays: list[Array], op: str, dtype: str, wait_s: float) -> list[Array]:
+def _on_threads(
+    plan: Plan, arrays: list[Array], op: str, dtype: str, *, wait_s: float, spans: Spans | None
+) -> list[Array]:
     linked = link(plan, [array.size for array in arrays], DTYPE_BYTES[dtype])
     places = Places(linked, user_memory=False)
     memory = [_lines(places.total_bytes) for _ in arrays]
@@ -308,6 +325,8 @@ def _on_threads(plan: Plan, arrays: list[Array], op: str, dtype: str, wait_s: fl
         linked.set_semaphores(rank, memory[rank])
         bases[rank * _SPACES : rank * _SPACES + 2] = of.addresses
     cores = [_core(linked, rank, wires) for rank in range(plan.ranks)]
+    for core in cores:
+        _record(core, spans)
     stopped = [0] * plan.ranks
 
     def as_rank(rank: int) -> None:
@@ -318,13 +337,17 @@ def _on_threads(plan: Plan, arrays: list[Array], op: str, dtype: str, wait_s: fl
         thread.start()
     for thread in threads:
         thread.join()
+    for rank, core in enumerate(cores):
+        _recorded(core, spans, linked, rank)
     for rank in sorted(range(plan.ranks), key=lambda rank: stopped[rank] != 1):
         if stopped[rank]:
             raise GaveUpError(_gave_up(cores[rank].report(), rank, plan.name, wait_s, deadline=stopped[rank] == 1))
     return [of.finished(op, plan) for of in buffers]
 
 
-def _on_processes(plan: Plan, arrays: list[Array], op: str, dtype: str, wait_s: float) -> list[Array]:
+def _on_processes(
+    plan: Plan, arrays: list[Array], op: str, dtype: str, *, wait_s: float, spans: Spans | None
+) -> list[Array]:
     context = multiprocessing.get_context("fork")  # a plan's ranks are functions, which can't be sent
     answers: Any = context.Queue()
     name = f"run-{os.getpid()}-{threading.get_ident()}"
@@ -333,7 +356,9 @@ def _on_processes(plan: Plan, arrays: list[Array], op: str, dtype: str, wait_s: 
     def as_rank(rank: int) -> None:
         try:
             comm = Communicator(plan.ranks, rank=rank, name=name, wait_s=wait_s)
-            answers.put((rank, PlanRun(comm, plan, sizes, dtype)(arrays[rank], op=op), None))
+            ready = PlanRun(comm, plan, sizes, dtype)
+            mine = None if spans is None else ready.trace(Spans(spans.most))
+            answers.put((rank, (ready(arrays[rank], op=op), mine), None))
         except Exception as error:  # whoever started the ranks raises it
             answers.put((rank, None, error))
 
@@ -358,7 +383,9 @@ def _on_processes(plan: Plan, arrays: list[Array], op: str, dtype: str, wait_s: 
         if error is not None:
             errors.append(error)
         else:
-            found[rank] = result
+            found[rank], its = result
+            if spans is not None:
+                spans.join(its)
     for process in processes:
         if errors:
             process.terminate()
@@ -366,6 +393,19 @@ def _on_processes(plan: Plan, arrays: list[Array], op: str, dtype: str, wait_s: 
     if errors:
         raise errors[0]
     return [found[rank] for rank in range(plan.ranks)]
+
+
+def _record(core: PlanRank, spans: Spans | None) -> None:
+    core.trace(0 if spans is None else spans.most)
+
+
+def _recorded(core: PlanRank, spans: Spans | None, linked: LinkedPlan, rank: int) -> None:
+    """Hands over what the core has written down, rows as the names of their operations."""
+    if spans is None:
+        return
+    rows, dropped = core.spans()
+    names = [Op(int(op)).name.lower() for op in linked.ranks[rank].plan.instructions["op"]]
+    spans.extend(rank, ((block, names[row], begin, end) for block, row, begin, end in rows), dropped)
 
 
 def _gave_up(

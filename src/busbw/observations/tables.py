@@ -95,6 +95,12 @@ SCHEMAS: dict[str, pa.Schema] = {
         *_WHERE, *_PROCESS, ("source", pa.string()), ("process_group", pa.string()), ("group_desc", pa.string()), ("ranks", pa.int32()),
         ("op", pa.string()), ("last_enqueued", pa.int64()), ("last_started", pa.int64()), ("last_completed", pa.int64()),
     ]),
+    # What a block of a rank did, or a call of a rank (block 0), from begin to end of one machine's steady clock, whose zero is not the epoch.
+    # source: what recorded it. primitive: an operation of a plan (send, recv_reduce_copy ...), or a collective.
+    "spans": pa.schema([
+        *_WHERE, ("source", pa.string()), ("rank", pa.int32()), ("block", pa.int32()), ("primitive", pa.string()), ("begin_ns", pa.int64()),
+        ("end_ns", pa.int64()),
+    ]),
     # What could not be read.
     "losses": pa.schema([("artefact", pa.string()), ("path", pa.string()), ("line", pa.int64()), ("kind", pa.string()),
                          ("detail", pa.string()), ("count", pa.int64())]),

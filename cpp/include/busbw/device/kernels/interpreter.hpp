@@ -53,12 +53,19 @@ BUSBW_DEVICE_CALL WaitResult combine(const Program& program, const Block& block,
 
 }  // namespace detail
 
-/// Runs the rows of one block of a rank. `Reducer`: reduce() and words() of Arithmetic. All threads of all blocks call, each once.
-template <class Reducer>
+/// Says nothing of when rows run. What does has the same two members.
+struct NoTrace {
+  BUSBW_DEVICE std::uint64_t now() const { return 0; }
+  BUSBW_DEVICE void add(std::int32_t, std::uint64_t) const {}
+};
+
+/// Runs the rows of one block of a rank. `Reducer`: reduce() and words() of Arithmetic. `Trace`: told of each row when it has ended. All threads of all blocks
+/// call, each once.
+template <class Reducer, class Trace = NoTrace>
 class Interpreter {
  public:
-  BUSBW_DEVICE Interpreter(const Program& program, const Block& block, const Reducer& reducer, ReduceOp op)
-      : p_(program), block_(block), reducer_(reducer), op_(op) {}
+  BUSBW_DEVICE Interpreter(const Program& program, const Block& block, const Reducer& reducer, ReduceOp op, Trace trace = {})
+      : p_(program), block_(block), reducer_(reducer), op_(op), trace_(trace) {}
 
   BUSBW_DEVICE WaitResult run() {
     first_run_ = weak_load(&own_line()[0]);
@@ -112,7 +119,7 @@ class Interpreter {
     depth_ = 0;
     WaitResult result = kArrived;
     const std::int32_t first = p_.block_rows[block_.block].first;
-    for (std::int32_t i = 0; i < leads_ && result == kArrived; ++i) result = execute(p_.rows[first + i]);
+    for (std::int32_t i = 0; i < leads_ && result == kArrived; ++i) result = traced(first + i);
     turn_ = now;
     return result;
   }
@@ -145,7 +152,7 @@ class Interpreter {
         }
         continue;
       }
-      if (const WaitResult stop = execute(row); stop != kArrived) return stop;
+      if (const WaitResult stop = traced(at); stop != kArrived) return stop;
       at += 1 + row.more;
     }
     return agreed();
@@ -160,6 +167,13 @@ class Interpreter {
     if (p_.in_order) block_.sync();
   }
   BUSBW_DEVICE WaitResult waited() { return p_.in_order ? agreed() : kArrived; }
+
+  BUSBW_DEVICE WaitResult traced(std::int32_t at) {
+    const std::uint64_t begun = trace_.now();
+    const WaitResult result = execute(p_.rows[at]);
+    trace_.add(at, begun);
+    return result;
+  }
 
   BUSBW_DEVICE WaitResult execute(const Row& row) {
     switch (row.op) {
@@ -598,6 +612,7 @@ class Interpreter {
   const Block& block_;
   const Reducer& reducer_;
   ReduceOp op_;
+  Trace trace_;
   Frame frames_[plan::kMaxLoops + 1];
   std::uint32_t depth_ = 0;
   std::int32_t leads_ = 0;
@@ -612,6 +627,11 @@ class Interpreter {
 template <class Reducer>
 BUSBW_DEVICE WaitResult run_plan(const Program& program, const Block& block, const Reducer& reducer, ReduceOp op) {
   return Interpreter<Reducer>(program, block, reducer, op).run();
+}
+/// The same, and tells `trace` of each row.
+template <class Reducer, class Trace>
+BUSBW_DEVICE WaitResult run_plan(const Program& program, const Block& block, const Reducer& reducer, ReduceOp op, Trace trace) {
+  return Interpreter<Reducer, Trace>(program, block, reducer, op, trace).run();
 }
 
 }  // namespace busbw::device
