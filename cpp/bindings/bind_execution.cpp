@@ -76,7 +76,7 @@ class Buffer {
     static constexpr std::pair<std::string_view, Dtype> kNames[] = {
         {"float32", Dtype::float32}, {"float64", Dtype::float64}, {"float16", Dtype::float16}, {"bfloat16", Dtype::bfloat16},
         {"int8", Dtype::int8},       {"uint8", Dtype::uint8},     {"int32", Dtype::int32},     {"uint32", Dtype::uint32},
-        {"int64", Dtype::int64},     {"uint64", Dtype::uint64}};
+        {"int64", Dtype::int64},     {"uint64", Dtype::uint64}, {"float8_e4m3", Dtype::float8_e4m3}, {"float8_e5m2", Dtype::float8_e5m2}};
     for (const auto& [known, dtype] : kNames)
       if (known == name) return dtype;
     throw std::invalid_argument("no reduction of " + std::string(name));
@@ -119,11 +119,11 @@ class Rank {
   }
   bool is_attached() const { return core_.is_attached(); }
 
-  int barrier(std::size_t times) {
+  int barrier(std::int64_t times) {
     return called(times, [&] { return core_.barrier(); });
   }
 
-  int round_trip(std::size_t times) {
+  int round_trip(std::int64_t times) {
     return called(times, [&] { return core_.round_trip(); });
   }
 
@@ -132,7 +132,7 @@ class Rank {
     for (const nb::object& one : memory) control_.push_back(one);
   }
 
-  int all_reduce(nb::handle source, nb::handle target, const char* op, const char* dtype, std::size_t times) {
+  int all_reduce(nb::handle source, nb::handle target, const char* op, const char* dtype, std::int64_t times) {
     const Buffer in(source, false), out(target, true);
     const Reduction how = reduction(in, op, dtype);
     if (in.bytes() != out.bytes() || in.item_bytes() != out.item_bytes()) throw std::invalid_argument(sizes_text(in, out));
@@ -141,7 +141,7 @@ class Rank {
     return called(times, [&] { return core_.all_reduce(in.data(), out.data(), count, how); });
   }
 
-  int reduce_scatter(nb::handle source, nb::handle target, const char* op, const char* dtype, std::size_t times) {
+  int reduce_scatter(nb::handle source, nb::handle target, const char* op, const char* dtype, std::int64_t times) {
     const Buffer in(source, false), out(target, true);
     const Reduction how = reduction(in, op, dtype);
     if (in.bytes() % (core_.ranks() * how.element_bytes)) throw std::invalid_argument(parts_text(in.bytes(), core_.ranks()));
@@ -151,14 +151,14 @@ class Rank {
     return called(times, [&] { return core_.reduce_scatter(in.data(), out.data(), count, how); });
   }
 
-  int all_gather(nb::handle source, nb::handle target, std::size_t times) {
+  int all_gather(nb::handle source, nb::handle target, std::int64_t times) {
     const Buffer in(source, false), out(target, true);
     if (out.bytes() != in.bytes() * core_.ranks() || in.item_bytes() != out.item_bytes()) throw std::invalid_argument(sizes_text(in, out));
     check_place(in, out, in.data() == out.data() + core_.comm().rank * in.bytes());
     return called(times, [&] { return core_.all_gather(in.data(), out.data(), in.bytes()); });
   }
 
-  int all_to_all(nb::handle source, nb::handle target, std::size_t times) {
+  int all_to_all(nb::handle source, nb::handle target, std::int64_t times) {
     const Buffer in(source, false), out(target, true);
     if (in.bytes() != out.bytes() || in.item_bytes() != out.item_bytes()) throw std::invalid_argument(sizes_text(in, out));
     if (in.bytes() % (core_.ranks() * in.item_bytes())) throw std::invalid_argument(parts_text(in.bytes(), core_.ranks()));
@@ -166,7 +166,7 @@ class Rank {
     return called(times, [&] { return core_.all_to_all(in.data(), out.data(), in.bytes() / core_.ranks()); });
   }
 
-  int broadcast(nb::handle source, nb::handle target, std::uint32_t root, std::size_t times) {
+  int broadcast(nb::handle source, nb::handle target, std::uint32_t root, std::int64_t times) {
     const Buffer in(source, false), out(target, true);
     if (in.bytes() != out.bytes() || in.item_bytes() != out.item_bytes()) throw std::invalid_argument(sizes_text(in, out));
     check_place(in, out, out.data() == in.data());
@@ -243,9 +243,10 @@ class Rank {
 
   /// So many calls in a row, without the interpreter's lock: ranks may be threads of one process.
   template <class Call>
-  int called(std::size_t times, Call call) {
+  int called(std::int64_t times, Call call) {
+    if (times < 1) throw std::invalid_argument("times=" + std::to_string(times) + ": a call is made once or more");
     nb::gil_scoped_release released;
-    for (std::size_t i = 0; i < times; ++i)
+    for (std::int64_t i = 0; i < times; ++i)
       if (const WaitResult stop = call(); stop != busbw::device::kArrived) return static_cast<int>(stop);
     return 0;
   }
@@ -260,11 +261,11 @@ NB_MODULE(_cpu, m) {
   m.doc() = "Device kernels on the CPU: collectives between processes or threads over memory that all of them map.";
   m.def("looks_before_yield", [](std::uint32_t looks) { busbw::device::looks_before_yield.store(looks); }, "looks"_a,
         "How often this process looks at a word before it gives its core away.");
-  m.def("copy", [](nb::handle source, nb::handle target, std::size_t times) {
+  m.def("copy", [](nb::handle source, nb::handle target, std::int64_t times) {
     const Buffer in(source, false), out(target, true);
     if (in.bytes() != out.bytes()) throw std::invalid_argument("source and target differ in length");
     nb::gil_scoped_release released;
-    for (std::size_t i = 0; i < times; ++i) busbw::device::move_run(out.data(), in.data(), in.bytes(), false);
+    for (std::int64_t i = 0; i < times; ++i) busbw::device::move_run(out.data(), in.data(), in.bytes(), false);
   }, "source"_a, "target"_a, "times"_a = 1, "Copies so often: what a collective that stores as much is measured by.");
   nb::class_<Rank>(m, "Rank", "One rank. Calls return 0, or 1 at the deadline, 2 if somebody had given up before; `times` calls follow each other.")
       .def(nb::init<std::uint32_t, const std::vector<nb::object>&, std::size_t, double>(), "rank"_a, "control"_a, "cell_bytes"_a, "wait_s"_a,

@@ -33,9 +33,9 @@ class SimulatedPlan {
   SimulatedPlan(const SimulatedPlan&) = delete;
   SimulatedPlan& operator=(const SimulatedPlan&) = delete;
 
-  void add_rank(const BytesIn& rows, const BytesIn& blocks, const BytesIn& walks, const BytesIn& ways, const BytesIn& groups, const Numbers& flag_sets,
+  void add_rank(const BytesIn& rows, const BytesIn& blocks, const BytesIn& walks, const BytesIn& ways, const BytesIn& groups, const Numbers& block_runs,
                 const Numbers& spaces, const Numbers& numbers, const Numbers& semaphores) {
-    ranks_.push_back(std::make_unique<LinkedProgram>(rows, blocks, walks, ways, groups, flag_sets, spaces, numbers));
+    ranks_.push_back(std::make_unique<LinkedProgram>(rows, blocks, walks, ways, groups, block_runs, spaces, numbers));
     semaphores_.push_back(busbw::bindings::values<std::uint64_t>(semaphores));
   }
 
@@ -102,7 +102,7 @@ NB_MODULE(_plan_simulation, m) {
   m.doc() = "The plan interpreter in the simulated weak memory.";
   nb::class_<SimulatedPlan>(m, "SimulatedPlan", "All ranks of a linked plan in one simulated world.")
       .def(nb::init<>())
-      .def("add_rank", &SimulatedPlan::add_rank, "rows"_a, "blocks"_a, "walks"_a, "ways"_a, "groups"_a, "flag_sets"_a, "spaces"_a, "numbers"_a,
+      .def("add_rank", &SimulatedPlan::add_rank, "rows"_a, "blocks"_a, "walks"_a, "ways"_a, "groups"_a, "block_runs"_a, "spaces"_a, "numbers"_a,
            "semaphores"_a)
       .def("run", &SimulatedPlan::run, "heap"_a, "inputs"_a, "outputs"_a, "dtype"_a, "op"_a, "seed"_a, "threads"_a, "launches"_a,
            "Races, where threads stood if none could go on, primitives, and whether a wait was given up.");

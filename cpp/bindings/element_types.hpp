@@ -45,11 +45,11 @@ inline device::ReduceOp reduction_named(const std::string& op) {
 /// Arithmetic of a dtype behind two function pointers, so that what reduces bytes is compiled once.
 struct ErasedArithmetic {
   std::size_t element_bytes;
-  void (*reduce_bytes)(const device::Block&, std::byte*, std::byte* const*, std::uint32_t, std::size_t, device::ReduceOp);
+  void (*reduce_bytes)(const device::Block&, std::byte*, std::byte*, std::byte* const*, std::uint32_t, std::size_t, device::ReduceOp);
   std::uint64_t (*reduce_words)(std::uint64_t, std::uint64_t, device::ReduceOp);
 
-  void reduce(const device::Block& block, std::byte* dst, std::byte* const* sources, std::uint32_t count, std::size_t bytes, device::ReduceOp op) const {
-    reduce_bytes(block, dst, sources, count, bytes, op);
+  void reduce(const device::Block& block, std::byte* dst, std::byte* again, std::byte* const* sources, std::uint32_t count, std::size_t bytes, device::ReduceOp op) const {
+    reduce_bytes(block, dst, again, sources, count, bytes, op);
   }
   std::uint64_t words(std::uint64_t a, std::uint64_t b, device::ReduceOp op) const { return reduce_words(a, b, op); }
 };
@@ -60,8 +60,8 @@ inline ErasedArithmetic arithmetic_of(const std::string& dtype) {
     using Of = device::Arithmetic<T>;
     return ErasedArithmetic{
         sizeof(T),
-        [](const device::Block& block, std::byte* dst, std::byte* const* sources, std::uint32_t count, std::size_t bytes, device::ReduceOp op) {
-          Of{}.reduce(block, dst, sources, count, bytes, op);
+        [](const device::Block& block, std::byte* dst, std::byte* again, std::byte* const* sources, std::uint32_t count, std::size_t bytes, device::ReduceOp op) {
+          Of{}.reduce(block, dst, again, sources, count, bytes, op);
         },
         [](std::uint64_t a, std::uint64_t b, device::ReduceOp op) { return Of{}.words(a, b, op); }};
   };

@@ -33,11 +33,13 @@ std::vector<Row> rows_of(const BytesIn& bytes, const char* what) {
 class LinkedProgram {
  public:
   /// numbers: rank, ranks, blocks, in_order, chunk_bytes, run_bytes, grain, runs, blocks_at, barriers_at, semaphores_at, proxy_at.
-  LinkedProgram(const BytesIn& rows, const BytesIn& blocks, const BytesIn& walks, const BytesIn& ways, const BytesIn& groups, const Numbers& flag_sets,
+  LinkedProgram(const BytesIn& rows, const BytesIn& blocks, const BytesIn& walks, const BytesIn& ways, const BytesIn& groups, const Numbers& block_runs,
                 const Numbers& spaces, const Numbers& numbers)
       : rows_(rows_of<device::plan::Row>(rows, "rows")), blocks_(rows_of<device::plan::Block>(blocks, "blocks")),
         walks_(rows_of<device::plan::Walk>(walks, "walks")), ways_(rows_of<device::Way>(ways, "ways")),
-        groups_(rows_of<device::Multicast>(groups, "groups")), flag_sets_(flag_sets.data(), flag_sets.data() + flag_sets.shape(0)) {
+        groups_(rows_of<device::Multicast>(groups, "groups")) {
+    if (block_runs.shape(0) != 2 * blocks_.size()) throw std::invalid_argument("block_runs has another length");
+    for (std::size_t i = 0; i < blocks_.size(); ++i) block_runs_.push_back({block_runs.data()[2 * i], block_runs.data()[2 * i + 1]});
     if (numbers.shape(0) != 12) throw std::invalid_argument("numbers has another length");
     const std::uint64_t* n = numbers.data();
     program_.rank = static_cast<std::uint32_t>(n[0]);
@@ -51,7 +53,7 @@ class LinkedProgram {
     for (std::size_t i = 0; i < spaces.shape(0); i += 3) spaces_.push_back({nullptr, spaces.data()[i], spaces.data()[i + 1], spaces.data()[i + 2]});
     program_.rows = rows_.data(), program_.block_rows = blocks_.data(), program_.walks = walks_.data(), program_.ways = ways_.data();
     program_.way_count = static_cast<std::uint32_t>(ways_.size());
-    program_.groups = groups_.data(), program_.flag_sets = flag_sets_.data(), program_.spaces = spaces_.data();
+    program_.groups = groups_.data(), program_.block_runs = block_runs_.data(), program_.spaces = spaces_.data();
   }
   LinkedProgram(const LinkedProgram&) = delete;
   LinkedProgram& operator=(const LinkedProgram&) = delete;
@@ -65,7 +67,7 @@ class LinkedProgram {
   std::vector<device::plan::Walk> walks_;
   std::vector<device::Way> ways_;
   std::vector<device::Multicast> groups_;
-  std::vector<std::uint64_t> flag_sets_;
+  std::vector<device::BlockRun> block_runs_;
   std::vector<device::Space> spaces_;
   device::Program program_{};
 };

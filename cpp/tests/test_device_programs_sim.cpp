@@ -57,6 +57,7 @@ struct Two {
   std::uint64_t run_bytes = kChunkBytes;
   std::uint64_t flag_sets = 0;  ///< of the first block
   bool two_scratches = false;
+  std::uint64_t leads = 0;  ///< rows of a block that are run before the run before has ended
   std::vector<std::vector<plan::Row>> others = {};  ///< of rank 1, if it runs other rows
 };
 
@@ -79,6 +80,12 @@ std::vector<Two> two_rank_plans() {
   for (const Protocol protocol : {Protocol::kSimple, Protocol::kLl, Protocol::kLl128})
     for (const std::uint64_t run : {kChunkBytes, kChunkBytes / 2}) {
       out.push_back({"exchange", {exchange}, sum, true, protocol, run});
+      if (run < kChunkBytes) {
+        out.push_back({"exchange, sends ahead", {exchange}, sum, true, protocol, run});
+        out.back().leads = 1;
+        out.push_back({"exchange, threads apart, sends ahead", {exchange}, sum, false, protocol, run / 2});
+        out.back().leads = 1;
+      }
       out.push_back({"there and back", {there_and_back}, sum, true, protocol, run});
       // One way only: nothing but the slots tells the sender that the receiver is done.
       out.push_back({"one way", {{}}, [](std::uint32_t call, std::uint32_t, std::size_t i) { return value(call, 0, i); }, true, protocol, run});
@@ -164,7 +171,7 @@ struct Linked {
   std::vector<Way> ways;
   std::vector<Space> spaces;
   std::vector<Multicast> groups;
-  std::vector<std::uint64_t> flag_sets;
+  std::vector<BlockRun> block_runs;
   Program program{};
 };
 
@@ -179,7 +186,7 @@ std::unique_ptr<Linked> linked(const Two& two, std::uint32_t rank, sim::World& w
     const auto first = static_cast<std::int32_t>(out->rows.size());
     out->rows.insert(out->rows.end(), block.begin(), block.end());
     out->blocks.push_back({first, static_cast<std::int32_t>(out->rows.size()), 0});
-    out->flag_sets.push_back(out->blocks.size() == 1 ? two.flag_sets : 0);
+    out->block_runs.push_back({out->blocks.size() == 1 ? two.flag_sets : 0, two.leads});
   }
   const auto peer = static_cast<std::int32_t>(1 - rank);
   const auto at = [](std::uint64_t way) { return kWaysAt + way * kWayBytes; };
@@ -200,7 +207,7 @@ std::unique_ptr<Linked> linked(const Two& two, std::uint32_t rank, sim::World& w
   }
   Program& p = out->program;
   p = {rank, 2, static_cast<std::uint32_t>(two.blocks.size()), two.in_order, out->rows.data(), out->blocks.data(), out->walks.data(), out->ways.data(), out->spaces.data(),
-       out->groups.data(), out->flag_sets.data(), kChunkBytes, two.run_bytes, two.protocol == Protocol::kLl128 ? 120u : 48u,
+       out->groups.data(), out->block_runs.data(), kChunkBytes, two.run_bytes, two.protocol == Protocol::kLl128 ? 120u : 48u,
        static_cast<std::uint32_t>(kChunkBytes / two.run_bytes), {}, kBlocksAt, kBarriersAt, kSemaphoresAt, kProxyAt, static_cast<std::uint32_t>(out->ways.size()), 0};
   for (std::uint32_t of = 0; of < 2; ++of) p.wire.base[of] = world.heap(of);
   return out;

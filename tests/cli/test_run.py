@@ -76,3 +76,16 @@ def test_wrong_use_is_one_message(busbw, arguments, said):
     assert ran.status == 2
     assert said in ran.err
     assert not ran.out
+
+
+def test_a_trace_has_the_calls_of_every_rank(busbw, tmp_path):
+    """Whoever launches the ranks; a file that can't be written is wrong use, said after the table."""
+    for launcher in ("local", "threads"):
+        asked = ("run", "all-gather", "--ranks", "3", "--bytes", "12", "--iterations", "2", "--launcher", launcher)
+        path = tmp_path / f"{launcher}.json"
+        assert busbw(*asked, "--trace", path).status == 0
+        events = json.loads(path.read_text())["traceEvents"]
+        assert {event["pid"] for event in events if event["name"] == "all_gather"} == {0, 1, 2}
+    ran = busbw(*asked, "--trace", tmp_path / "none" / "trace.json")
+    assert ran.status == 2
+    assert "name a file that can be written" in ran.err

@@ -451,13 +451,13 @@ class _Kernels:
         ]
         tables[3] = tables[3][: 48 * program.way_count]
         tables[1] = tables[1][: 12 * program.blocks]
-        flags = bytes_at(program.flag_sets, 8 * program.blocks).view(np.uint64).copy()
+        block_runs = bytes_at(program.block_runs, 16 * program.blocks).view(np.uint64).copy()
         spaces = bytes_at(program.spaces, 32 * 4 * program.ranks).view(np.uint64).reshape(-1, 4)
         numbers = [getattr(program, name) for name in (
             "rank", "ranks", "blocks", "in_order", "chunk_bytes", "run_bytes", "grain", "runs", "blocks_at", "barriers_at", "semaphores_at", "proxy_at",
         )]  # fmt: skip
         wires = [bytes_at(base, program.wire.bytes) for base in list(program.wire.base)[: program.ranks]]
-        rank = PlanRank(*tables, flags, spaces[:, 1:].reshape(-1).copy(), np.array(numbers, np.uint64), wires, 1)
+        rank = PlanRank(*tables, block_runs, spaces[:, 1:].reshape(-1).copy(), np.array(numbers, np.uint64), wires, 1)
         operation = ("sum", "prod", "min", "max")[int.from_bytes(arguments[1], "little")]
         rank.run(spaces[:, 0].copy(), dtype, operation, program.wait_ns / 1e9)
 

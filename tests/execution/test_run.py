@@ -11,7 +11,13 @@ from benchmarks.design.one_sided import group_plan, one_sided_plan, packet_plan,
 from benchmarks.execute.plans import expected, inputs
 
 from busbw.collectives import plan_of
-from busbw.collectives.algorithms import LIBRARY, direct_moe_dispatch, ring_all_gather, ring_all_reduce
+from busbw.collectives.algorithms import (
+    LIBRARY,
+    direct_moe_dispatch,
+    recursive_doubling_all_reduce,
+    ring_all_gather,
+    ring_all_reduce,
+)
 from busbw.collectives.algorithms.all_to_all_v import direct_all_to_all_v
 from busbw.collectives.collective import Routing
 from busbw.collectives.exchange.files import parse_plan
@@ -20,6 +26,7 @@ from busbw.collectives.exchange.targets import TARGETS
 from busbw.collectives.legality import verify_plan
 from busbw.collectives.plan import Buffer, Order, Plan, Protocol, RankBuilder, Span, held_plan
 from busbw.execution import GaveUpError, run, simulate
+from busbw.execution.linking import link
 
 SAMPLE = [
     "ring_all_reduce", "bruck_all_gather_2_ports", "pat_reduce_scatter", "swing_all_reduce", "double_binary_tree_all_reduce", "chain_broadcast",
@@ -86,6 +93,26 @@ def test_protocols_carry_the_same_data(protocol):
         assert_right(plan, per_rank, "int8")
     for dtype in ("float16", "float64", "uint32"):
         assert_right(plan, 257, dtype)
+
+
+def test_first_sends_go_ahead_of_the_run_before_only_where_slots_hold_both():
+    """Two ranks exchange whole vectors, one message a run, two slots: the next run's send may go ahead. With one slot it would wait for a peer that does the same.
+    A ring's first send may not: later rows send on its FIFO, whose order counts. Pieces of 64 bytes make many runs.
+    """
+    exchange = plan_of(recursive_doubling_all_reduce().bind(2), in_place=True)
+    one_slot = with_protocol(exchange, Protocol.ZERO_COPY)
+    ring = plan_of(ring_all_reduce().bind(3))
+    for plan, leads in ((exchange, 1), (one_slot, 0), (ring, 0)):
+        linked = link(plan, [1000] * plan.ranks, 4, slot_bytes=64)
+        assert linked.runs > 2
+        assert [int(leads) for one in linked.ranks for leads in one.block_runs[1::2]] == [leads] * plan.ranks
+        for seed in range(3):
+            found = simulate(
+                plan, inputs(plan, 65, "int32"), seed=seed, threads=1 + seed % 2, launches=2, slot_bytes=64
+            )
+            assert found.clean, found.races or found.deadlock
+            for got, want in zip(found.outputs, expected(plan, inputs(plan, 65, "int32")), strict=True):
+                np.testing.assert_array_equal(got, want)
 
 
 def test_in_place_plans_and_operations():

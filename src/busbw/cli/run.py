@@ -64,6 +64,12 @@ def run(  # noqa: PLR0917 - an option each
     store: Annotated[
         Path | None, typer.Option("--store", parser=given_path, metavar="DIR", help="Keep rows and table here.")
     ] = None,
+    trace: Annotated[
+        Path | None,
+        typer.Option(
+            "--trace", parser=given_path, metavar="FILE.json", help="Write when each rank called, for ui.perfetto.dev."
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
 ) -> int:
     """Measure a collective on this machine, check every result, and print nccl-tests' table.
@@ -105,7 +111,7 @@ def run(  # noqa: PLR0917 - an option each
         raise typer.BadParameter(
             f"--bytes: {max(sizes_bytes)} bytes on each of {ranks} ranks are more than is tried here (16 GiB)."
         )
-    request = Request(name, ranks, sizes_bytes, dtype, op, window, in_place, iterations)
+    request = Request(name, ranks, sizes_bytes, dtype, op, window, in_place, iterations, trace is not None)
     try:
         measured = run_processes(request, deadline_s=deadline_s) if launcher == "local" else run_in_threads(request)
     except (LaunchError, GaveUpError) as error:
@@ -118,8 +124,24 @@ def run(  # noqa: PLR0917 - an option each
         print(table, end="")
     if store is not None:
         _keep(table, name, store)
+    if trace is not None and not _write_trace(measured, trace):
+        return 2
     wrong = sum(half.wrong for row in measured.rows for half in (row.out_of_place, row.in_place) if half is not None)
     return _WRONG if wrong else 0
+
+
+def _write_trace(measured: Measured, path: Path) -> bool:
+    """Whether it could be written."""
+    from busbw.reports.perfetto import write_spans  # noqa: PLC0415
+
+    try:
+        written = write_spans(measured.spans.observations("busbw run"), path)
+    except OSError as error:
+        problem(f"--trace {path}: {error.strerror}. The measurement stands above; name a file that can be written.")
+        return False
+    dropped = f"; {measured.spans.dropped} more had no room" if measured.spans.dropped else ""
+    note(f"{path}: {written} calls of {measured.request.ranks} ranks{dropped}; open it in ui.perfetto.dev")
+    return True
 
 
 def _collective(text: str) -> str:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from busbw.execution._cpu import Rank, copy, looks_before_yield
 from busbw.execution.shared_memory import HEAD_BYTES, map_all
+from busbw.execution.tracing import Spans, TracedCalls
 
 __all__ = ["PRIMITIVES", "Backend", "Communicator", "GaveUpError", "SharedArray", "run_threads"]
 
@@ -42,6 +43,11 @@ _MOST_CORES = 4096
 
 _PAIR_OF_LINES = 128
 """pipes.hpp, kPair."""
+_OF_ML_DTYPES = {
+    "bfloat16": ("uint16", "bfloat16"),
+    "float8_e4m3fn": ("uint8", "float8_e4m3"),
+    "float8_e5m2": ("uint8", "float8_e5m2"),
+}
 Result = TypeVar("Result")
 _NOTHING: Array = np.empty(0, np.uint8)
 
@@ -65,7 +71,8 @@ class Communicator:
     mpi4py, which must run as many ranks on this machine. With backend="cuda" it is a `busbw.execution.cuda.CudaCommunicator`, of as many GPUs.
     `run_threads` makes ranks of threads of this process.
     Arrays are numpy arrays and whatever else has Python's buffer protocol, or gives an array without a copy by DLPack (torch and cupy
-    tensors on the CPU); they must be contiguous. bfloat16 has no numpy type: pass uint16 and dtype="bfloat16". Reductions go by rank
+    tensors on the CPU); they must be contiguous. bfloat16 and 8-bit floats have no numpy type: pass uint16 and dtype="bfloat16", uint8 and
+    dtype="float8_e4m3" or "float8_e5m2"; all_reduce takes ml_dtypes' arrays as they are. Reductions go by rank
     0, 1, .. n-1 on every rank, so all ranks get the same bits.
     Sizes and types must be the same on all ranks, as in MPI. A rank that asks for something else is noticed where memory of peers is read
     (GaveUpError at once) and where a message is missing (at the deadline); small calls of different types give wrong values.
@@ -111,7 +118,7 @@ class Communicator:
     def _start(self, control: list[Bytes], attach: bool) -> None:
         if not self._wait_s > 0:
             raise ValueError(f"wait_s={self._wait_s}: a wait lasts some seconds")
-        self._core = Rank(self.rank, control, CELL_BYTES, min(self._wait_s, _LONGEST_WAIT_S))
+        self._core: Any = Rank(self.rank, control, CELL_BYTES, min(self._wait_s, _LONGEST_WAIT_S))
         if attach and self.ranks > 1:
             self._check(self._core.attach())
         mine = np.zeros(_MOST_CORES, np.uint8)
@@ -129,7 +136,7 @@ class Communicator:
     def shared(self, size_bytes: int) -> SharedArray:
         """Memory of size_bytes that all ranks map, zeros. All ranks call, with the same size, in the same order.
 
-        An all_reduce on it takes the same place of it on every rank: one that does not gives wrong values, or ends at the deadline.
+        An all_reduce on it takes the same place of it on every rank: one that does not raises GaveUpError, at once or at the deadline.
         """
         if size_bytes < 1:
             raise ValueError(f"{size_bytes} bytes can't be shared: at least one is needed")
@@ -137,10 +144,25 @@ class Communicator:
         self._core.add_window(memory, size_bytes)
         return SharedArray(memory, self.rank)
 
+    def trace(self, spans: Spans | None = None) -> Spans:
+        """Where from now on each collective of this rank writes (rank, 0, its name, begin, end); `Spans.observations()` makes rows of the table `spans`.
+
+        Untraced calls pay nothing for it, traced ones two looks at the clock. `untrace()` ends it.
+        """
+        made = Spans() if spans is None else spans
+        self.untrace()
+        self._core = TracedCalls(self._core, self.rank, made)
+        return made
+
+    def untrace(self) -> None:
+        """Ends what trace() began."""
+        if isinstance(self._core, TracedCalls):
+            self._core = self._core.untraced
+
     @property
     def reads_peers_memory(self) -> bool:
         """Whether larger messages are read from the peer's own memory; else they pass through shared memory in strips."""
-        return self._core.is_attached
+        return bool(self._core.is_attached)
 
     @property
     def wait_s(self) -> float:
@@ -163,8 +185,13 @@ class Communicator:
         """The reduction of all ranks' source, in target (new if None; may be source). op: sum, prod, min, max, avg. times: calls in a row."""
         given = source if type(source) is np.ndarray else _array(source)
         made = np.empty_like(given) if target is None else target if type(target) is np.ndarray else _array(target)
-        if stopped := self._core.all_reduce(given, made, op, dtype, times):
-            self._check(stopped)
+        try:
+            if stopped := self._core.all_reduce(given, made, op, dtype, times):
+                self._check(stopped)
+        except ValueError:
+            if (bits := _bits_of(given)) is None or made.dtype != given.dtype:
+                raise
+            self.all_reduce(given.view(bits[0]), made.view(bits[0]), op, dtype=bits[1], times=times)
         return made
 
     def reduce_scatter(
@@ -263,7 +290,7 @@ class Communicator:
         _, primitive, _, peer, expected, seen = self._core.report()
         if stopped == 1 and primitive == _MEMORY:
             raise GaveUpError(
-                f"rank {self.rank} of {self.name} was called for {expected} bytes, rank {peer} for something else: sizes and types must be the same"
+                f"rank {self.rank} of {self.name} was called for {expected} bytes, rank {peer} for something else: sizes and types must be the same, and on shared memory places and operations"
                 if seen
                 else f"rank {self.rank} of {self.name} could not reach {expected} bytes in the memory of rank {peer}. See that rank's log: it may have died."
             )
@@ -357,8 +384,24 @@ def run_threads(ranks: int, body: Callable[[Communicator], Result], *, wait_s: f
     return [results[rank] for rank in range(ranks)]
 
 
+def _bits_of(array: Array) -> tuple[str, str] | None:
+    """The integer type that holds elements of one of ml_dtypes' types, and our name of that type; Python's buffers have no word for it."""
+    return _OF_ML_DTYPES.get(array.dtype.name)
+
+
 def _array(given: Any) -> Array:
-    return given if isinstance(given, np.ndarray) else np.from_dlpack(given)
+    if isinstance(given, np.ndarray):
+        return given
+    try:
+        return np.from_dlpack(given)
+    except AttributeError:
+        raise ValueError(
+            f"a {type(given).__name__} is no array: pass a numpy array, np.asarray(x), or a tensor that gives its memory by DLPack"
+        ) from None
+    except (BufferError, RuntimeError) as error:
+        raise ValueError(
+            f"the memory of a {type(given).__name__} is not to be had: {error}. Pass a tensor on the CPU, of a type that numpy has; x.view(torch.uint8) and dtype= for 8-bit floats"
+        ) from None
 
 
 def _from_environment(variable: str, given: Any, what: str, kind: type) -> Any:

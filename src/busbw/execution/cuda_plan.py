@@ -41,7 +41,7 @@ class Program(ctypes.Structure):
         ("ways", ctypes.c_uint64),
         ("spaces", ctypes.c_uint64),
         ("groups", ctypes.c_uint64),
-        ("flag_sets", ctypes.c_uint64),
+        ("block_runs", ctypes.c_uint64),
         ("chunk_bytes", ctypes.c_uint64),
         ("run_bytes", ctypes.c_uint64),
         ("grain", ctypes.c_uint64),
@@ -118,7 +118,7 @@ class CudaPlanRun:
         spaces = np.column_stack([np.array(bases, np.uint64), linked.space_table().reshape(-1, 3)])
         tables = {
             "rows": rows, "block_rows": blocks, "walks": walks, "ways": ways, "groups": groups,
-            "flag_sets": one.flag_sets.view(np.uint8), "spaces": np.ascontiguousarray(spaces).view(np.uint8).reshape(-1),
+            "block_runs": one.block_runs.view(np.uint8), "spaces": np.ascontiguousarray(spaces).view(np.uint8).reshape(-1),
         }  # fmt: skip
         offsets, whole = dict[str, int](), bytearray()
         for name, table in tables.items():
@@ -170,5 +170,5 @@ class CudaPlanRun:
 
 def tables_of(program: Program) -> Iterator[tuple[str, int]]:
     """Where each table lies, in the order of addresses."""
-    names = ("rows", "block_rows", "walks", "ways", "groups", "flag_sets", "spaces")
+    names = ("rows", "block_rows", "walks", "ways", "groups", "block_runs", "spaces")
     yield from ((name, int(getattr(program, name))) for name in names)

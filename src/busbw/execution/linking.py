@@ -80,7 +80,8 @@ class LinkedRank:
     plan: RankPlan
     ways: Columns
     groups: npt.NDArray[np.uint32]
-    flag_sets: Numbers
+    block_runs: Numbers
+    """program.hpp, BlockRun, of each block: two numbers."""
     semaphores: Numbers
 
     @property
@@ -195,7 +196,14 @@ def link(plan: Plan, elements: Sequence[int], element_bytes: int, *, slot_bytes:
             rank,
             layout.ways(place),
             _groups(rank),
-            np.array([_times_set(rank, block, chunk) for block in range(len(rank.blocks))], np.uint64),
+            np.array(
+                [
+                    number
+                    for block in range(len(rank.blocks))
+                    for number in (_times_set(rank, block, chunk), _leading_sends(rank, block, layout.ways(place)))
+                ],
+                np.uint64,
+            ),
             np.array(rank.semaphores, np.uint64),
         )
         for place, rank in enumerate(ranks)
@@ -317,6 +325,29 @@ def _times_set(rank: RankPlan, block: int, chunk_bytes: int) -> int:
         return total
 
     return times(0, len(rows))
+
+
+def _leading_sends(rank: RankPlan, block: int, ways: Columns) -> int:
+    """How many rows at the start of a block may be run before the block's run before has ended: sends of what is there from the beginning.
+
+    Runs touch different bytes, so only the FIFO's order counts: no later row of the block sends there, and its slots hold the messages of two
+    runs. Then all of one run can end without the sends ahead of the next but one, and nobody waits in a circle.
+    """
+    if np.any(rank.walks["via_step"]):
+        return 0
+    rows = rank.rows(block)
+    connection = [(int(way["peer"]), int(way["their"])) for way in ways]
+    sent: dict[tuple[int, int], int] = {}
+    leads = 0
+    while leads < len(rows) and rows[leads]["op"] == Op.SEND:
+        to = connection[rows[leads]["via"]]
+        sent[to] = sent.get(to, 0) + 1
+        if 2 * sent[to] > ways[rows[leads]["via"]]["slots"]:
+            return 0
+        leads += 1
+    later = rows[leads:]
+    others = later["via"][np.isin(later["op"], (*_FIFO, Op.OPERAND)) & (later["via"] >= 0)]
+    return 0 if any(connection[via] in sent for via in others) else leads
 
 
 class _Layout:

@@ -15,11 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 from busbw.collectives.collective import DTYPE_BYTES, OPERATIONS, REDUCING
-from busbw.collectives.plan import Plan
+from busbw.collectives.plan import Op, Plan
 from busbw.execution._plan_run import PlanRank
 from busbw.execution._plan_simulation import SimulatedPlan
 from busbw.execution.communicator import PRIMITIVES, Communicator, GaveUpError
 from busbw.execution.linking import LinkedPlan, link
+from busbw.execution.tracing import Spans
 
 __all__ = [
     "CallBuffers",
@@ -69,9 +70,17 @@ class PlanRun:
         self._core = _core(linked, comm.rank, [self._places.wire(one) for one in memory])
         self._memory = memory
         self._bases = _bases(self._places, memory)
+        self._spans: Spans | None = None
+
+    def trace(self, spans: Spans | None = None) -> Spans:
+        """Where each later call writes when each row of each block of this rank began and ended."""
+        self._spans = Spans() if spans is None else spans
+        return self._spans
 
     def __call__(self, source: Any, target: Any = None, op: str = "sum", *, times: int = 1) -> Array:
         """This rank's output, in `target` if there is one. times: runs in a row."""
+        if times < 1:
+            raise ValueError(f"times={times}: a plan is run once or more")
         return self._run(as_flat(source), None if target is None else as_flat(target), op, times)
 
     def _run(self, source: Array, target: Array | None, op: str, times: int) -> Array:
@@ -84,7 +93,9 @@ class PlanRun:
             inside = self._places.user(self._memory[rank])
             buffers = buffers.inside(inside, linked, rank)
         bases[own] = buffers.addresses
+        _record(self._core, self._spans)
         stopped = self._core.run(bases, self._dtype, op, self._comm.wait_s, times)
+        _recorded(self._core, self._spans, linked, rank)
         if stopped:
             raise GaveUpError(
                 gave_up(self._core.report(), rank, linked.plan.name, self._comm.wait_s, deadline=stopped == 1)
@@ -118,11 +129,13 @@ def run(
     backend: Literal["threads", "processes", "sockets", "sim"] = "threads",
     seed: int = 0,
     wait_s: float = 30.0,
+    spans: Spans | None = None,
 ) -> list[Array]:
     """The output of every rank, for an input of every rank. Whoever only receives gives an array of the size that it will get.
 
     backend: ranks as threads of this process, as processes over shared memory or over TCP (sockets: plans that send and receive), or in the
     simulated weak memory by `seed` (small arrays).
+    spans: gets when each row of each block began and ended, on threads and processes.
     op is what the plan's reductions do; dtype says what arrays of unsigned integers hold: bfloat16, float8_e4m3, float8_e5m2. The plan is taken as it is: verify it first. Raises ValueError for
     inputs that the collective can't have, GaveUpError for a rank that waits longer than wait_s (a plan that deadlocks), RuntimeError for what the simulation finds.
 
@@ -142,18 +155,22 @@ def run(
         raise ValueError(f"{kind} takes {DTYPE_BYTES[kind]} bytes, an element of the arrays {given[0].dtype.itemsize}")
     check_operation(op)
     if backend == "sim":
+        if spans is not None:
+            raise ValueError('backend="sim" has no time: a trace needs backend="threads" or "processes"')
         found = simulate(plan, given, op, dtype=kind, seed=seed)
         if not found.clean:
             raise RuntimeError(f"plan {plan.name!r}, seed {seed}: {found.deadlock or found.races[0]}")
         return found.outputs
     if backend == "processes":
-        return _on_processes(plan, given, op, kind, wait_s)
+        return _on_processes(plan, given, op, kind, wait_s=wait_s, spans=spans)
     if backend == "sockets":
         from busbw.execution.socket_run import run_on_sockets  # noqa: PLC0415 - it imports this module
 
+        if spans is not None:
+            raise ValueError('backend="sockets" records no spans: a trace needs backend="threads" or "processes"')
         return run_on_sockets(plan, given, op, kind, wait_s)
     if backend == "threads":
-        return _on_threads(plan, given, op, kind, wait_s)
+        return _on_threads(plan, given, op, kind, wait_s=wait_s, spans=spans)
     raise ValueError(f"no back end {backend!r}; there are threads, processes, sockets and sim")
 
 
@@ -179,7 +196,7 @@ def simulate(
     places = Places(linked, user_memory=True)
     core = SimulatedPlan()
     for rank, one in enumerate(linked.ranks):
-        core.add_rank(*one.columns, one.flag_sets, linked.space_table(), linked.numbers(rank), one.semaphores)
+        core.add_rank(*one.columns, one.block_runs, linked.space_table(), linked.numbers(rank), one.semaphores)
     inputs, outputs = [], []
     for rank, array in enumerate(given):
         sizes = [space.size_bytes for space in linked.spaces[rank][:2]]
@@ -247,7 +264,7 @@ def _bases(places: Places, memory: Sequence[Bytes]) -> npt.NDArray[np.uint64]:
 
 def _core(linked: LinkedPlan, rank: int, wires: list[Bytes], threads: int = 1) -> PlanRank:
     one = linked.ranks[rank]
-    return PlanRank(*one.columns, one.flag_sets, linked.space_table(), linked.numbers(rank), wires, threads)
+    return PlanRank(*one.columns, one.block_runs, linked.space_table(), linked.numbers(rank), wires, threads)
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,7 +334,9 @@ def _in_place(linked: LinkedPlan, rank: int) -> tuple[tuple[int, int], int]:
 # Back ends
 
 
-def _on_threads(plan: Plan, arrays: list[Array], op: str, dtype: str, wait_s: float) -> list[Array]:
+def _on_threads(
+    plan: Plan, arrays: list[Array], op: str, dtype: str, *, wait_s: float, spans: Spans | None
+) -> list[Array]:
     linked = link(plan, [array.size for array in arrays], DTYPE_BYTES[dtype])
     places = Places(linked, user_memory=False)
     memory = [_lines(places.total_bytes) for _ in arrays]
@@ -328,6 +347,8 @@ def _on_threads(plan: Plan, arrays: list[Array], op: str, dtype: str, wait_s: fl
         linked.set_semaphores(rank, memory[rank])
         bases[rank * _SPACES : rank * _SPACES + 2] = of.addresses
     cores = [_core(linked, rank, wires) for rank in range(plan.ranks)]
+    for core in cores:
+        _record(core, spans)
     stopped = [0] * plan.ranks
 
     def as_rank(rank: int) -> None:
@@ -338,21 +359,31 @@ def _on_threads(plan: Plan, arrays: list[Array], op: str, dtype: str, wait_s: fl
         thread.start()
     for thread in threads:
         thread.join()
+    for rank, core in enumerate(cores):
+        _recorded(core, spans, linked, rank)
     for rank in sorted(range(plan.ranks), key=lambda rank: stopped[rank] != 1):
         if stopped[rank]:
             raise GaveUpError(gave_up(cores[rank].report(), rank, plan.name, wait_s, deadline=stopped[rank] == 1))
     return [of.finished(op, plan) for of in buffers]
 
 
-def _on_processes(plan: Plan, arrays: list[Array], op: str, dtype: str, wait_s: float) -> list[Array]:
+def _on_processes(
+    plan: Plan, arrays: list[Array], op: str, dtype: str, *, wait_s: float, spans: Spans | None
+) -> list[Array]:
     name = f"run-{os.getpid()}-{threading.get_ident()}"
     sizes = [array.size for array in arrays]
 
-    def as_rank(rank: int) -> Array:
+    def as_rank(rank: int) -> tuple[Array, Spans | None]:
         comm = Communicator(plan.ranks, rank=rank, name=name, wait_s=wait_s)
-        return PlanRun(comm, plan, sizes, dtype)(arrays[rank], op=op)
+        ready = PlanRun(comm, plan, sizes, dtype)
+        mine = None if spans is None else ready.trace(Spans(spans.most))
+        return ready(arrays[rank], op=op), mine
 
-    return forked(plan.ranks, as_rank)
+    found = forked(plan.ranks, as_rank)
+    for _, its in found:
+        if spans is not None and its is not None:
+            spans.join(its)
+    return [output for output, _ in found]
 
 
 def forked(ranks: int, body: Callable[[int], Result]) -> list[Result]:
@@ -395,6 +426,19 @@ def forked(ranks: int, body: Callable[[int], Result]) -> list[Result]:
     if errors:
         raise errors[0]
     return [found[rank] for rank in range(ranks)]
+
+
+def _record(core: PlanRank, spans: Spans | None) -> None:
+    core.trace(0 if spans is None else spans.most)
+
+
+def _recorded(core: PlanRank, spans: Spans | None, linked: LinkedPlan, rank: int) -> None:
+    """Hands over what the core has written down, rows as the names of their operations."""
+    if spans is None:
+        return
+    rows, dropped = core.spans()
+    names = [Op(int(op)).name.lower() for op in linked.ranks[rank].plan.instructions["op"]]
+    spans.extend(rank, ((block, names[row], begin, end) for block, row, begin, end in rows), dropped)
 
 
 def gave_up(report: tuple[int, int, int, int, int, int], rank: int, name: str, wait_s: float, *, deadline: bool) -> str:

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from busbw.collectives import bus_factor
-from busbw.execution import Communicator, run_threads
+from busbw.execution import Communicator, Span, Spans, run_threads
 from busbw.launching import LaunchError, launch_local
 
 __all__ = [
@@ -75,6 +75,8 @@ class Request:
     """Whether in-place calls are measured besides."""
     iterations: int | None = None
     """Calls of a half of a row; as many as take a tenth of a second, at most 10,000, if None."""
+    trace: bool = False
+    """Whether each rank writes down when its calls began and ended; a batch of calls, which follow each other without Python, is one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +115,8 @@ class Measured:
     reads_peers_memory: bool
     pids: tuple[int, ...]
     rows: tuple[MeasuredRow, ...] = field(default_factory=tuple)
+    spans: Spans = field(default_factory=Spans)
+    """Of all ranks, where a trace was asked for."""
 
     def busbw_bytes_per_s(self, size_bytes: int, half: Half) -> tuple[float, float]:
         """Both algbw and busbw; busbw of a single rank is 0, as nothing moves."""
@@ -127,7 +131,8 @@ class Measured:
 
 
 def measure(comm: Communicator, request: Request) -> Measured:
-    """The rows of a request; all ranks call."""
+    """The rows of a request; all ranks call. Its spans are this rank's."""
+    spans = comm.trace() if request.trace else Spans()
     round_trip = None
     if comm.ranks > 1:
         round_trip = min(_timed(lambda: comm.round_trips(_TRIPS), comm) / _TRIPS for _ in range(2 * _BATCHES))
@@ -138,7 +143,8 @@ def measure(comm: Communicator, request: Request) -> Measured:
     if request.window:
         window = comm.shared(2 * (-(-largest // 4096) * 4096 + 4096)).array
     rows = tuple(_row(comm, request, size, window) for size in request.sizes_bytes)
-    return Measured(request, round_trip, comm.reads_peers_memory, pids, rows)
+    comm.untrace()
+    return Measured(request, round_trip, comm.reads_peers_memory, pids, rows, spans)
 
 
 def _timed(call: Callable[[], Any], comm: Communicator) -> float:
@@ -257,7 +263,10 @@ def _half(comm: Communicator, request: Request, case: _Case) -> Half:
 
 def run_in_threads(request: Request, *, wait_s: float = _HOSTS_WAIT_S) -> Measured:
     """What a request gives with ranks as threads of this process."""
-    return run_threads(request.ranks, lambda comm: measure(comm, request), wait_s=wait_s)[0]
+    of = run_threads(request.ranks, lambda comm: measure(comm, request), wait_s=wait_s)
+    for other in of[1:]:
+        of[0].spans.join(other.spans)
+    return of[0]
 
 
 def run_processes(request: Request, *, deadline_s: float) -> Measured:
@@ -267,7 +276,14 @@ def run_processes(request: Request, *, deadline_s: float) -> Measured:
     lines = ended[0].out.splitlines()
     if not lines:
         raise LaunchError("rank 0 ended without a result")
-    return _from_json(json.loads(lines[-1]))
+    measured = _from_json(json.loads(lines[-1]))
+    for rank in ended[1:] if request.trace else ():
+        measured.spans.join(_spans_of(json.loads(rank.out.splitlines()[-1])))
+    return measured
+
+
+def _spans_of(told: dict[str, Any]) -> Spans:
+    return Spans(told["most"], [Span(**span) for span in told["recorded"]], told["dropped"])
 
 
 def _from_json(told: dict[str, Any]) -> Measured:
@@ -283,7 +299,7 @@ def _from_json(told: dict[str, Any]) -> Measured:
         for row in told["rows"]
     )
     return Measured(
-        Request(**request), told["round_trip_s"], told["reads_peers_memory"], tuple(told["pids"]), rows
+        Request(**request), told["round_trip_s"], told["reads_peers_memory"], tuple(told["pids"]), rows, _spans_of(told["spans"]),
     )  # fmt: skip
 
 
@@ -302,6 +318,8 @@ def _main(arguments: Sequence[str]) -> None:
     measured = measure(Communicator(request.ranks, wait_s=_HOSTS_WAIT_S), request)
     if int(os.environ["BUSBW_RANK"]) == 0:
         print(json.dumps(asdict(measured)))
+    elif request.trace:
+        print(json.dumps(asdict(measured.spans)))
 
 
 if __name__ == "__main__":

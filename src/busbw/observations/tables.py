@@ -16,7 +16,7 @@ __all__ = ["SCHEMAS", "SCHEMA_VERSION", "Rows", "rows_of"]
 SCHEMA_VERSION = 2
 """Raised when columns change; a store names the version it was written with. Columns that an earlier version had not are NULL in its rows.
 
-1: until 0.1. 2: tables samples and cells; measurements has backend, algorithm and p50_ns.
+1: until 0.1. 2: tables samples, cells and spans; measurements has backend, algorithm and p50_ns.
 """
 
 _WHERE: list[tuple[str, pa.DataType]] = [("artefact", pa.string()), ("line", pa.int64()), ("byte_offset", pa.int64())]
@@ -120,7 +120,8 @@ SCHEMAS: dict[str, pa.Schema] = {
         *_WHERE, *_PROCESS, ("source", pa.string()), ("process_group", pa.string()), ("group_desc", pa.string()), ("ranks", pa.int32()),
         ("op", pa.string()), ("last_enqueued", pa.int64()), ("last_started", pa.int64()), ("last_completed", pa.int64()),
     ]),
-    # What a lane (a stream of a GPU, a thread, a block of a kernel) did from one moment to another, since the epoch where the tool knows it.
+    # What a lane (a stream of a GPU, a thread, a block of a kernel) did from one moment to another, since the epoch where the tool knows it
+    # (source busbw: by the machine's steady clock).
     # category: kernel, memcpy, memset, annotation, primitive. launched_ns: when the host called for it. step: of the training, as the profiler
     # counts. A collective is a row of `collectives` too.
     "spans": pa.schema([

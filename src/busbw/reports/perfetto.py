@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from busbw.observations import Rows
 from busbw.simulation import Tasks, Timeline, critical_path, link_load, written_out
 
-__all__ = ["write_perfetto"]
+__all__ = ["write_perfetto", "write_spans"]
 
 _US = 1e-6
 _BINS = 200
@@ -39,6 +40,22 @@ def write_perfetto(timeline: Timeline, path: Path, names: Sequence[str] = ()) ->
             written += event["ph"] == "X" and event["pid"] != _path_process(timeline)
         file.write("\n]}\n")
     return written
+
+
+def write_spans(spans: Rows, path: Path) -> int:
+    """Writes rows of the table `spans`, a process a rank, a thread a block, from the first beginning on; how many there were."""
+    rows = spans.batch.to_pylist()
+    zero = min((row["begin_ns"] for row in rows), default=0)
+    threads = sorted({(row["rank"], row["block"]) for row in rows})
+    events = [_name("process_name", rank, f"rank {rank}") for rank in sorted({rank for rank, _ in threads})]
+    events += [_name("thread_name", rank, f"block {block}", block) for rank, block in threads]
+    events += [
+        {"name": row["primitive"], "ph": "X", "pid": row["rank"], "tid": row["block"], "ts": (row["begin_ns"] - zero) / 1000,
+         "dur": (row["end_ns"] - row["begin_ns"]) / 1000}
+        for row in rows
+    ]  # fmt: skip
+    path.write_text(json.dumps({"displayTimeUnit": "ns", "traceEvents": events}), encoding="utf-8")
+    return len(rows)
 
 
 def _path_process(timeline: Timeline) -> int:

@@ -22,11 +22,12 @@ template <class T>
 struct Arithmetic {
   static constexpr std::size_t kElementBytes = sizeof(T);
 
-  /// dst = op over sources, in their order. bytes: whole elements. All threads of the block call. Order: weak.
-  BUSBW_DEVICE_CALL void reduce(const Block& block, std::byte* dst, std::byte* const* sources, std::uint32_t count, std::size_t bytes, ReduceOp op) const {
+  /// dst, and `again` if it is given, = op over sources, in their order. bytes: whole elements. All threads of the block call. Order: weak.
+  BUSBW_DEVICE_CALL void reduce(const Block& block, std::byte* dst, std::byte* again, std::byte* const* sources, std::uint32_t count, std::size_t bytes, ReduceOp op) const {
     with_reduction(op, [&](auto reduction) {
       const auto source = [&](std::uint32_t k) { return reinterpret_cast<const T*>(sources[k]); };
-      device::reduce(block, reinterpret_cast<T*>(dst), source, count, bytes / sizeof(T), reduction);
+      const auto target = [&](std::uint32_t j) { return reinterpret_cast<T*>(j == 0 ? dst : again); };
+      reduce_to_each<T>(block, target, again == nullptr ? 1 : 2, source, count, bytes / sizeof(T), reduction);
     });
   }
 

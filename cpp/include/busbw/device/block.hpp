@@ -13,6 +13,7 @@ struct Share {
 
 /// The part-th of `parts` shares of `count`, in whole `grain`s but for the end: sizes differ by at most one grain.
 BUSBW_DEVICE Share share_of(std::size_t count, std::size_t parts, std::size_t part, std::size_t grain) {
+  if (parts == 1) return {0, count};  // no division, which takes as long as a small message's copy
   const std::size_t grains = (count + grain - 1) / grain;
   const std::size_t each = grains / parts, more = grains % parts;
   const std::size_t first = (part * each + (part < more ? part : more)) * grain;

@@ -43,6 +43,12 @@ struct Multicast {
   std::uint32_t rank[kMostRanks];
 };
 
+/// What a run of a block's rows means to others, and to itself.
+struct BlockRun {
+  std::uint64_t flag_sets;  ///< how often the block sets its flag in it
+  std::uint64_t leads;      ///< its first rows, sends, that are run before the end of the run before: what is on its way hides the wait for it
+};
+
 /// Passed by `__grid_constant__` on CUDA; what it points to lies in device memory and does not change. One launch at a time.
 struct Program {
   std::uint32_t rank, ranks, blocks;
@@ -53,7 +59,7 @@ struct Program {
   const Way* ways;
   const Space* spaces;       ///< of rank r and buffer b: [r kSpaces + b]
   const Multicast* groups;
-  const std::uint64_t* flag_sets;  ///< how often each block sets its flag in a run
+  const BlockRun* block_runs;      ///< of each block
   std::uint64_t chunk_bytes;       ///< a multiple of grain
   std::uint64_t run_bytes;         ///< of every chunk, that one run of the rows moves; a multiple of grain
   std::uint64_t grain;             ///< bytes in which what blocks share is cut: a multiple of a vector, and of a line's data where LL128 is used

@@ -2,15 +2,18 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <cstring>
 #include <memory>
 #include <optional>
 #include <random>
 #include <stdexcept>
+#include <type_traits>
 #include <vector>
 
 #include "busbw/device/bfloat16.hpp"
+#include "busbw/device/float8.hpp"
 #include "busbw/device/kernels/all_reduce.hpp"
 #include "busbw/device/kernels/attached.hpp"
 #include "busbw/device/kernels/piped.hpp"
@@ -21,13 +24,15 @@ namespace busbw::execution {
 using device::AnyOp;
 using device::WaitResult;
 
-enum class Dtype : unsigned char { float16, bfloat16, float32, float64, int8, uint8, int32, uint32, int64, uint64 };
+enum class Dtype : unsigned char { float16, bfloat16, float32, float64, int8, uint8, int32, uint32, int64, uint64, float8_e4m3, float8_e5m2 };
 enum class Operation : unsigned char { sum, prod, min, max, avg };
 
 constexpr std::size_t bytes_of(Dtype dtype) {
   switch (dtype) {
     case Dtype::int8:
-    case Dtype::uint8: return 1;
+    case Dtype::uint8:
+    case Dtype::float8_e4m3:
+    case Dtype::float8_e5m2: return 1;
     case Dtype::float16:
     case Dtype::bfloat16: return 2;
     case Dtype::float32:
@@ -41,7 +46,10 @@ constexpr std::size_t bytes_of(Dtype dtype) {
 struct Reduction {
   AnyOp op;
   std::size_t element_bytes;
+  std::uint32_t kind = 0;  ///< type and operation as a number
   void (*divide)(void* values, std::size_t count, std::uint32_t ranks);  ///< nullptr unless avg
+  /// all_reduce_piped of this type and operation: where a message is small, a call through a pointer for the loop costs a sixth of the whole (measured).
+  WaitResult (*all_reduce_piped)(const device::Pipes&, device::BlockBarrier&, const void* in, void* out, std::size_t count, device::Strips);
 };
 
 namespace detail {
@@ -51,20 +59,25 @@ template <class T>
 void divide(void* values, std::size_t count, std::uint32_t ranks) {
   T* const value = static_cast<T*>(values);
   for (std::size_t i = 0; i < count; ++i) {
-    if constexpr (sizeof(T) == 2)
+    if constexpr (sizeof(T) == 2 || std::is_class_v<T>)
       value[i] = static_cast<T>(static_cast<float>(value[i]) / static_cast<float>(ranks));
     else
       value[i] = static_cast<T>(value[i] / static_cast<T>(ranks));
   }
 }
 
+template <class T, class Op>
+WaitResult piped(const device::Pipes& pipes, device::BlockBarrier& barrier, const void* in, void* out, std::size_t count, device::Strips how) {
+  return device::all_reduce_piped(pipes, device::Block{0, 1, 0, 1, &barrier}, static_cast<const T*>(in), static_cast<T*>(out), count, Op{}, how);
+}
+
 template <class T>
 Reduction reduction_of(Operation operation) {
   switch (operation) {
-    case Operation::prod: return {device::kAnyOp<T, device::Prod>, sizeof(T), nullptr};
-    case Operation::min: return {device::kAnyOp<T, device::Min>, sizeof(T), nullptr};
-    case Operation::max: return {device::kAnyOp<T, device::Max>, sizeof(T), nullptr};
-    default: return {device::kAnyOp<T, device::Sum>, sizeof(T), operation == Operation::avg ? &divide<T> : nullptr};
+    case Operation::prod: return {device::kAnyOp<T, device::Prod>, sizeof(T), 0, nullptr, &piped<T, device::Prod>};
+    case Operation::min: return {device::kAnyOp<T, device::Min>, sizeof(T), 0, nullptr, &piped<T, device::Min>};
+    case Operation::max: return {device::kAnyOp<T, device::Max>, sizeof(T), 0, nullptr, &piped<T, device::Max>};
+    default: return {device::kAnyOp<T, device::Sum>, sizeof(T), 0, operation == Operation::avg ? &divide<T> : nullptr, &piped<T, device::Sum>};
   }
 }
 
@@ -79,20 +92,34 @@ inline std::uint64_t process_token() {
 
 }  // namespace detail
 
-inline Reduction reduction_of(Dtype dtype, Operation operation) {
+namespace detail {
+
+inline Reduction unnumbered(Dtype dtype, Operation operation) {
+  if (operation == Operation::avg && (dtype == Dtype::float8_e4m3 || dtype == Dtype::float8_e5m2))
+    throw std::invalid_argument("there is no average of float8: divide the sum");
   switch (dtype) {
-    case Dtype::float16: return detail::reduction_of<_Float16>(operation);
-    case Dtype::bfloat16: return detail::reduction_of<device::BFloat16>(operation);
-    case Dtype::float32: return detail::reduction_of<float>(operation);
-    case Dtype::float64: return detail::reduction_of<double>(operation);
-    case Dtype::int8: return detail::reduction_of<std::int8_t>(operation);
-    case Dtype::uint8: return detail::reduction_of<std::uint8_t>(operation);
-    case Dtype::int32: return detail::reduction_of<std::int32_t>(operation);
-    case Dtype::uint32: return detail::reduction_of<std::uint32_t>(operation);
-    case Dtype::int64: return detail::reduction_of<std::int64_t>(operation);
-    case Dtype::uint64: return detail::reduction_of<std::uint64_t>(operation);
+    case Dtype::float16: return reduction_of<_Float16>(operation);
+    case Dtype::bfloat16: return reduction_of<device::BFloat16>(operation);
+    case Dtype::float32: return reduction_of<float>(operation);
+    case Dtype::float64: return reduction_of<double>(operation);
+    case Dtype::int8: return reduction_of<std::int8_t>(operation);
+    case Dtype::uint8: return reduction_of<std::uint8_t>(operation);
+    case Dtype::int32: return reduction_of<std::int32_t>(operation);
+    case Dtype::uint32: return reduction_of<std::uint32_t>(operation);
+    case Dtype::int64: return reduction_of<std::int64_t>(operation);
+    case Dtype::uint64: return reduction_of<std::uint64_t>(operation);
+    case Dtype::float8_e4m3: return reduction_of<device::Float8E4M3>(operation);
+    case Dtype::float8_e5m2: return reduction_of<device::Float8E5M2>(operation);
   }
   throw std::invalid_argument("no such type");
+}
+
+}  // namespace detail
+
+inline Reduction reduction_of(Dtype dtype, Operation operation) {
+  Reduction out = detail::unnumbered(dtype, operation);
+  out.kind = static_cast<std::uint32_t>(dtype) << 8 | static_cast<std::uint32_t>(operation);
+  return out;
 }
 
 /// Sizes, in bytes, from which another kernel is the faster one; measured on two cores of an Intel Xeon (Sapphire Rapids) with
@@ -191,7 +218,7 @@ class CpuRank {
   }
 
   WaitResult all_reduce(const void* in, void* out, std::size_t count, const Reduction& how) {
-    const WaitResult stop = by_width(how.element_bytes, [&](auto element) { return all_reduce_of(as<decltype(element)>(in), as<decltype(element)>(out), count, how.op); });
+    const WaitResult stop = by_width(how.element_bytes, [&](auto element) { return all_reduce_of(as<decltype(element)>(in), as<decltype(element)>(out), count, how); });
     if (stop == device::kArrived && how.divide) how.divide(out, count, comm_.ranks);
     return stop;
   }
@@ -279,17 +306,41 @@ class CpuRank {
   device::Turn turn() { return {limits_.turned, (turns_++ & 1) != 0}; }
 
   template <class T>
-  WaitResult all_reduce_of(const T* in, T* out, std::size_t count, AnyOp op) {
+  WaitResult all_reduce_of(const T* in, T* out, std::size_t count, const Reduction& how) {
+    const AnyOp op = how.op;
     const std::size_t bytes = count * sizeof(T);
-    if (bytes > limits_.window)
+    if (bytes >= limits_.window)
       for (const device::Window& window : windows_)
-        if (const std::optional<std::size_t> from = offset(window, in, bytes), to = offset(window, out, bytes); from && to)
+        if (const std::optional<std::size_t> from = offset(window, in, bytes), to = offset(window, out, bytes); from && to) {
+          const auto place = static_cast<std::uint64_t>(&window - windows_.data());
+          if (const WaitResult stop = same_everywhere({place << 32 | how.kind, *from, *to, bytes}); stop != device::kArrived) return stop;
           return device::all_reduce_two_shot(comm_, block(), device::SymPtr<const T>(window, *from), device::SymPtr<T>(window, *to), count, op);
+        }
     if (attached_ && bytes >= limits_.attached_reduce)
       return device::all_reduce_attached(pipes_, block(), memory_, in, out, count, op, reinterpret_cast<T*>(scratch_.get()), limits_.strip / sizeof(T));
     // With many ranks the whole vector to everyone costs more than another round already when it is small. A guess beyond two.
-    if (bytes * (comm_.ranks - 1) <= limits_.parts) return device::all_reduce_piped(pipes_, block(), in, out, count, op, strips(bytes, bytes));
+    if (bytes * (comm_.ranks - 1) <= limits_.parts) return how.all_reduce_piped(pipes_, barrier_, in, out, count, strips(bytes, bytes));
     return device::all_reduce_piped_parts(pipes_, block(), in, out, count, op, strips(bytes / comm_.ranks, bytes));
+  }
+
+  /// Whether all ranks were called for the same window, type, operation, places and size. Told to each other when a call is not one of the last that were;
+  /// a rank that was called for another place then finds no message, or another one.
+  WaitResult same_everywhere(const std::array<std::uint64_t, 4>& call) {
+    std::array<std::uint64_t, 4>& known = calls_[(call[0] ^ call[1] / 64 * 7 ^ call[2] / 64 * 5 ^ call[3] / 4 * 3) % kCalls];
+    if (known == call) return device::kArrived;
+    WaitResult stop = device::kArrived;
+    const device::Block block = this->block();
+    for (std::uint32_t i = 1; i < comm_.ranks; ++i)
+      if ((stop = device::detail::push(pipes_, block, device::detail::peer_after(comm_, i), call.data(), call.size())) != device::kArrived) return stop;
+    for (std::uint32_t i = 1; i < comm_.ranks; ++i) {
+      const std::uint32_t peer = device::detail::peer_after(comm_, i);
+      std::array<std::uint64_t, 4> its{};
+      if ((stop = device::detail::pop(pipes_, block, peer, its.data(), its.size(), false)) != device::kArrived) return stop;
+      if (its != call)
+        return comm_.deadline().give_up(device::kDeadline, device::Primitive::memory_access, 0, peer, call[3], std::max<std::uint64_t>(its[3], 1));
+    }
+    known = call;
+    return stop;
   }
 
   /// Where [p, p + bytes) begins in this rank's memory of a window, if it lies in it.
@@ -313,6 +364,8 @@ class CpuRank {
   std::uint64_t token_ = 0, trips_ = 0, turns_ = 0;
   std::unique_ptr<std::byte[], Freed> scratch_;
   std::vector<device::Window> windows_;
+  static constexpr std::size_t kCalls = 64;  ///< on windows, that are remembered. A guess: a training step's buckets
+  std::array<std::array<std::uint64_t, 4>, kCalls> calls_{};
 };
 
 }  // namespace busbw::execution

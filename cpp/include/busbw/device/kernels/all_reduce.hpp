@@ -41,10 +41,8 @@ BUSBW_DEVICE WaitResult all_reduce_two_shot(const Comm& comm, const Block& block
   const Share part = share_of(shard.size(), block.blocks, block.block, Vector<T>::kElements);
   const std::size_t first = shard.first + part.first;
   const auto source = [&](std::uint32_t rank) { return in.at(rank) + first; };
-  reduce(block, out.at(comm.rank) + first, source, comm.ranks, part.size(), op);
-  block.sync();  // threads share reduce and copy out differently where only one of them moves vectors
-  for (std::uint32_t i = 1; i < comm.ranks; ++i)
-    copy(block, out.at((comm.rank + i) % comm.ranks) + first, static_cast<const T*>(out.at(comm.rank)) + first, part.size());
+  const auto target = [&](std::uint32_t i) { return out.at((comm.rank + i) % comm.ranks) + first; };
+  reduce_to_each<T>(block, target, comm.ranks, source, comm.ranks, part.size(), op);
   return barrier(comm, block);  // all shards are there, and nobody reads this rank's input any more
 }
 

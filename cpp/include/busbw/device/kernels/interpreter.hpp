@@ -16,7 +16,7 @@ namespace detail {
 
 inline constexpr std::uint32_t kMostSources = 16;  ///< that one pass reduces; more go in several
 
-/// targets = op over sources. bytes: of the longest. Plain memory by vectors, packets word by word. All threads of the block call.
+/// targets, one or two, = op over sources. bytes: of the longest. Plain memory by vectors, packets word by word. All threads of the block call.
 template <class Reducer>
 BUSBW_DEVICE_CALL WaitResult combine(const Program& program, const Block& block, const Reducer& reducer, ReduceOp op, const Stretch* targets,
                                 std::uint32_t target_count, const Stretch* sources, std::uint32_t source_count, std::size_t bytes, std::uint32_t peer) {
@@ -32,16 +32,10 @@ BUSBW_DEVICE_CALL WaitResult combine(const Program& program, const Block& block,
   if (!packets) {
     std::byte* from[kMostSources];
     for (std::uint32_t i = 0; i < source_count; ++i) from[i] = sources[i].at;
-    for (std::uint32_t i = 0; i < target_count; ++i) {
-      if (source_count > 1 && i > 0) {  // the sum is formed once
-        block.sync();
-        copy_bytes(block, targets[i].at, targets[0].at, valid);
-      } else if (source_count > 1) {
-        reducer.reduce(block, targets[i].at, from, source_count, valid, op);
-      } else if (targets[i].at != from[0]) {
-        copy_bytes(block, targets[i].at, from[0], valid);
-      }
-    }
+    if (source_count > 1 || target_count > 1)
+      reducer.reduce(block, targets[0].at, target_count > 1 ? targets[1].at : nullptr, from, source_count, valid, op);
+    else if (targets[0].at != from[0])
+      copy_bytes(block, targets[0].at, from[0], valid);
     return kArrived;
   }
   const std::size_t words = (bytes + kWordBytes - 1) / kWordBytes, each = lines ? kLineWords : 1;
@@ -59,17 +53,29 @@ BUSBW_DEVICE_CALL WaitResult combine(const Program& program, const Block& block,
 
 }  // namespace detail
 
-/// Runs the rows of one block of a rank. `Reducer`: reduce() and words() of Arithmetic. All threads of all blocks call, each once.
-template <class Reducer>
+/// Says nothing of when rows run. What does has the same two members.
+struct NoTrace {
+  BUSBW_DEVICE std::uint64_t now() const { return 0; }
+  BUSBW_DEVICE void add(std::int32_t, std::uint64_t) const {}
+};
+
+/// Runs the rows of one block of a rank. `Reducer`: reduce() and words() of Arithmetic. `Trace`: told of each row when it has ended. All threads of all blocks
+/// call, each once.
+template <class Reducer, class Trace = NoTrace>
 class Interpreter {
  public:
-  BUSBW_DEVICE Interpreter(const Program& program, const Block& block, const Reducer& reducer, ReduceOp op)
-      : p_(program), block_(block), reducer_(reducer), op_(op) {}
+  BUSBW_DEVICE Interpreter(const Program& program, const Block& block, const Reducer& reducer, ReduceOp op, Trace trace = {})
+      : p_(program), block_(block), reducer_(reducer), op_(op), trace_(trace) {}
 
   BUSBW_DEVICE WaitResult run() {
     first_run_ = weak_load(&own_line()[0]);
     WaitResult result = kArrived;
-    for (turn_ = 0; turn_ < p_.runs && result == kArrived; ++turn_) result = run_once();
+    leads_ = static_cast<std::int32_t>(p_.block_runs[block_.block].leads);
+    if (leads_ > 0 && p_.runs > 0) result = lead(0);
+    for (turn_ = 0; turn_ < p_.runs && result == kArrived; ++turn_) {
+      if (leads_ > 0 && turn_ + 1 < p_.runs) result = lead(turn_ + 1);
+      if (result == kArrived) result = run_once();
+    }
     if (block_.thread == 0) {  // a run ends in a meeting: all have read it
       weak_store(&own_line()[0], first_run_ + p_.runs);
       SystemAtomic<std::uint64_t>(p_.word(p_.rank, p_.proxy_at)).fetch_add(1, kRelease);  // all that it posted lies in rings
@@ -106,11 +112,23 @@ class Interpreter {
   BUSBW_DEVICE std::uint64_t* own_line() const { return &p_.word(p_.rank, p_.blocks_at + block_.block * 2 * Program::kLine); }
   BUSBW_DEVICE std::uint64_t run_number() const { return first_run_ + turn_; }
 
+  /// The first rows of a run, which the host has found to be sends that may go ahead (`linking.py`).
+  BUSBW_DEVICE WaitResult lead(std::uint64_t turn) {
+    const std::uint64_t now = turn_;
+    turn_ = turn;
+    depth_ = 0;
+    WaitResult result = kArrived;
+    const std::int32_t first = p_.block_rows[block_.block].first;
+    for (std::int32_t i = 0; i < leads_ && result == kArrived; ++i) result = traced(first + i);
+    turn_ = now;
+    return result;
+  }
+
   BUSBW_DEVICE_CALL WaitResult run_once() {
     const plan::Block rows = p_.block_rows[block_.block];
     depth_ = 0;
     sets_ = 0;
-    std::int32_t at = rows.first;
+    std::int32_t at = rows.first + leads_;
     for (;;) {
       while (depth_ > 0 && frames_[depth_ - 1].end == at) {
         Frame& frame = frames_[depth_ - 1];
@@ -134,7 +152,7 @@ class Interpreter {
         }
         continue;
       }
-      if (const WaitResult stop = execute(row); stop != kArrived) return stop;
+      if (const WaitResult stop = traced(at); stop != kArrived) return stop;
       at += 1 + row.more;
     }
     return agreed();
@@ -149,6 +167,13 @@ class Interpreter {
     if (p_.in_order) block_.sync();
   }
   BUSBW_DEVICE WaitResult waited() { return p_.in_order ? agreed() : kArrived; }
+
+  BUSBW_DEVICE WaitResult traced(std::int32_t at) {
+    const std::uint64_t begun = trace_.now();
+    const WaitResult result = execute(p_.rows[at]);
+    trace_.add(at, begun);
+    return result;
+  }
 
   BUSBW_DEVICE WaitResult execute(const Row& row) {
     switch (row.op) {
@@ -190,7 +215,7 @@ class Interpreter {
         in_order();
         ++sets_;
         if (block_.thread == 0)
-          SystemAtomic<std::uint64_t>(own_line()[Program::kLine / 8]).store(run_number() * p_.flag_sets[block_.block] + sets_, order_of(row, kRelease));
+          SystemAtomic<std::uint64_t>(own_line()[Program::kLine / 8]).store(run_number() * p_.block_runs[block_.block].flag_sets + sets_, order_of(row, kRelease));
         return kArrived;
       case Op::kFlagWait: return wait_flag(row);
       case Op::kRelease: return release(row);
@@ -564,7 +589,7 @@ class Interpreter {
     const std::int64_t times = row.walk ? moved(row.src, walk_of(row).src_step, 0, 0) : row.src;
     if (block_.thread == 0 && stopped_ == kArrived) {
       const auto other = static_cast<std::uint64_t>(row.via);
-      const std::uint64_t expected = run_number() * p_.flag_sets[other] + static_cast<std::uint64_t>(times);
+      const std::uint64_t expected = run_number() * p_.block_runs[other].flag_sets + static_cast<std::uint64_t>(times);
       stopped_ = wait_until(p_.word(p_.rank, p_.blocks_at + (other * 2 + 1) * Program::kLine), expected, order_of(row, kAcquire), p_.deadline(), Primitive::flag_wait,
                             block_.block, p_.rank);
     }
@@ -587,8 +612,10 @@ class Interpreter {
   const Block& block_;
   const Reducer& reducer_;
   ReduceOp op_;
+  Trace trace_;
   Frame frames_[plan::kMaxLoops + 1];
   std::uint32_t depth_ = 0;
+  std::int32_t leads_ = 0;
   std::uint64_t slice_bytes_ = 0;
   std::uint64_t first_run_ = 0;  ///< runs that ended before this launch
   std::uint64_t turn_ = 0;
@@ -600,6 +627,11 @@ class Interpreter {
 template <class Reducer>
 BUSBW_DEVICE WaitResult run_plan(const Program& program, const Block& block, const Reducer& reducer, ReduceOp op) {
   return Interpreter<Reducer>(program, block, reducer, op).run();
+}
+/// The same, and tells `trace` of each row.
+template <class Reducer, class Trace>
+BUSBW_DEVICE WaitResult run_plan(const Program& program, const Block& block, const Reducer& reducer, ReduceOp op, Trace trace) {
+  return Interpreter<Reducer, Trace>(program, block, reducer, op, trace).run();
 }
 
 }  // namespace busbw::device

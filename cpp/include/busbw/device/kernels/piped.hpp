@@ -43,7 +43,9 @@ BUSBW_DEVICE Share strip_at(const Share& whole, std::size_t strip, std::size_t k
   const std::size_t first = whole.first + k * strip;
   return {first, first + strip < whole.last ? first + strip : whole.last};
 }
-BUSBW_DEVICE std::size_t strips_in(const Share& whole, std::size_t strip) { return (whole.size() + strip - 1) / strip; }
+BUSBW_DEVICE std::size_t strips_in(const Share& whole, std::size_t strip) {
+  return whole.size() <= strip ? whole.size() > 0 : (whole.size() + strip - 1) / strip;
+}
 
 /// out = op over ranks of their strips: this rank's at `own`, the others' in their pipes.
 template <class T, class Op>
