@@ -10,7 +10,7 @@ from busbw.errors import Loss
 from busbw.observations.artefacts import Artefact
 from busbw.observations.store.files import run_folders
 from busbw.observations.store.layout import ARTEFACTS, RUN_ID, RunId
-from busbw.observations.store.manifest import Run, all_runs
+from busbw.observations.store.manifest import Run, committed_run
 
 __all__ = ["Originals", "originals"]
 
@@ -31,18 +31,21 @@ def originals(path: Path) -> Originals | None:
     """Those of a run, STORE/RUN, or of the latest run of a store; None if the path is neither."""
     try:
         folder = path.resolve()
-        if RUN_ID.fullmatch(folder.name) and folder.parent.is_dir() and not run_folders(folder):
-            return _of(folder.parent, [run for run in all_runs(folder.parent)[0] if run.run_id == folder.name])
-        return _of(folder, all_runs(folder)[0]) if folder.is_dir() and run_folders(folder) else None
+        if not folder.is_dir():
+            return None
+        if inside := run_folders(folder):
+            return _of(folder, [run for one in inside if (run := committed_run(one)) is not None])
+        run = committed_run(folder) if RUN_ID.fullmatch(folder.name) else None
+        return None if run is None else _of(folder.parent, [run])
     except OSError:
         return None
 
 
 def _of(store: Path, runs: Sequence[Run]) -> Originals | None:
-    """The last of these runs."""
+    """The latest of these runs."""
     if not runs:
         return None
-    run = runs[-1]
+    run = max(runs, key=lambda run: (run.created_ns, run.run_id))
     kept, lost = [], []
     for entry in run.artefacts:
         file = store / ARTEFACTS / entry.sha256
