@@ -5,6 +5,7 @@ from __future__ import annotations
 from benchmarks.measure.change_points import change_points
 from benchmarks.measure.minicluster import circle, mini_cluster
 from benchmarks.measure.pairs import culprits_named
+from benchmarks.measure.store import killed_while_recording, ten_million_samples
 from benchmarks.rows import Benchmark
 
 __all__ = ["BENCHMARKS"]
@@ -21,6 +22,14 @@ BENCHMARKS = (
     Benchmark(
         "M4", "mini cluster of network namespaces, every algorithm from 256 KiB on, calibrated on one pair: largest error of the simulated time; ranking of algorithms right",
         "%; share", ("<=;>=", (10.0, 1.0)), mini_cluster, sized=True,
+    ),
+    Benchmark(
+        "M5", "store of 10 million samples with starts and arrivals: ingest; size; slowest standard query", "s; MB; s",
+        ("<=", (5.0, 70.0, 1.0)), ten_million_samples, sized=True,
+    ),
+    Benchmark(
+        "M6", "kill -9 in 100 trials of three writers and a compaction on one store: acknowledged rows lost", "rows", ("==", (0,)),
+        killed_while_recording,
     ),
     Benchmark(
         "M7", "the circle: a synthesised all_reduce is legal, right on CPU ranks and on the mini cluster, within 15 % of prediction and simulation; one link halved: busbw explain on the store names it",
