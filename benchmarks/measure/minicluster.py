@@ -16,7 +16,7 @@ def mini_cluster(options: Options) -> Measured:
     """Percent by which the worst simulated time is off; share of pairs of algorithms, told apart by their measured times, that are ranked right."""
     from benchmarks.minicluster.comparing import SIZES, compare
     from benchmarks.minicluster.gloo import COLLECTIVES, gloo_times
-    from benchmarks.minicluster.namespaces import HostsRefusedError, MiniCluster
+    from benchmarks.minicluster.namespaces import HostsRefusedError, Links, MiniCluster
     from benchmarks.minicluster.predicting import PAIR_SIZES
 
     hosts = 4 if options.smoke else _HOSTS
@@ -29,6 +29,10 @@ def mini_cluster(options: Options) -> Measured:
                 gloo = {} if options.smoke else gloo_times(cluster, list(COLLECTIVES), sizes, 2)
             except NotMeasurableError:
                 gloo = {}
+        if not options.smoke:
+            with MiniCluster(hosts, Links(groups=2)) as cluster:
+                grouped = compare(cluster, [1 << 20])
+                peers["two groups that share an uplink, worst %"] = 100 * grouped.worst_error
     except HostsRefusedError as error:
         raise NotMeasurableError(str(error)) from None
     if found.wrong:

@@ -25,6 +25,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.minicluster", description=__doc__.split("\n\n")[0])
     parser.add_argument("--hosts", type=int, default=8, help="2 to 16")
     parser.add_argument("--mbit", type=float, default=50.0, help="of every host's link, each way")
+    parser.add_argument("--groups", type=int, default=1, help="of hosts, each on a switch of its own")
+    parser.add_argument("--uplink", type=float, default=50.0, metavar="MBIT", help="between groups, each way")
     parser.add_argument("--bytes", nargs="+", default=[str(size) for size in SIZES], metavar="SIZE")
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--gloo", action="store_true", help="also torch.distributed's gloo, where it is installed")
@@ -41,7 +43,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sizes = [parse_size(text) for text in given.bytes]
         if min(sizes) < 4 or given.repeats < 1:
             raise ValueError("sizes begin at 4 bytes, repeats at 1")
-        with MiniCluster(given.hosts, Links(given.mbit)) as cluster:
+        with MiniCluster(
+            given.hosts, Links(given.mbit, groups=given.groups, uplink_mbit_per_s=given.uplink)
+        ) as cluster:
+            if given.groups > 1 and (given.circle is not None or given.yaml is not None):
+                raise ValueError(
+                    "--circle and --yaml are for one group: a cluster file says no other fabric of this kind"
+                )
             if given.circle is not None:
                 return 0 if close_circle(cluster, given.circle, say=print).holds else 1
             print(f"{'algorithm':22}{'size':>10}{'measured ms':>13}{'simulated ms':>14}{'':>8}{'closed form ms':>16}{'':>8}")  # fmt: skip

@@ -13,6 +13,7 @@ from benchmarks.minicluster.predicting import (
     Predicted,
     calibrated,
     cluster_of,
+    fabric_of,
     predicted,
     schedules,
 )
@@ -97,10 +98,10 @@ def compare(
 ) -> Comparison:
     """Calibrates on hosts 0 and 1, then runs and predicts every algorithm at every size."""
     line = calibrated(cluster, sizes=pair_sizes)
-    model = cluster_of(cluster.hosts, line)
+    model = cluster_of(cluster.hosts, line) if cluster.links.groups == 1 else fabric_of(cluster, line)
     rows = []
     for size in sizes:
-        for name, bound in schedules(cluster.hosts):
+        for name, bound in schedules(cluster.hosts, max(2, cluster.links.groups)):
             case = Case(name, plan_of(bound), size, tuple(range(cluster.hosts)), repeats)
             rows.append(Compared(name, run_cases(cluster, [case])[0], predicted(model, line, bound, size)))
             say(rows[-1])

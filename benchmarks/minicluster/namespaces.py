@@ -67,6 +67,10 @@ class Links:
     """Before a link: more than all connections of 16 hosts have under way, so that nothing is dropped: a lossless network, as those of GPUs are."""
     slowed: Mapping[int, float] = field(default_factory=dict)
     """Hosts whose link has only this share of the rate, both ways."""
+    groups: int = 1
+    """Equal groups of hosts, one after another, each on a switch of its own, and these on one that joins them."""
+    uplink_mbit_per_s: float = 50.0
+    """Between a group's switch and the one that joins them, each way; of no meaning in one group."""
 
     def __post_init__(self) -> None:
         if (
@@ -74,6 +78,8 @@ class Links:
             or min(self.burst_bytes, self.window_bytes, self.queue_bytes) < FRAME_BYTES
         ):
             raise ValueError(f"{self}: a link has a rate of up to 10000 Mbit/s, and room for a frame of {FRAME_BYTES} bytes")  # fmt: skip
+        if self.groups < 1 or not 0 < self.uplink_mbit_per_s <= 10_000:
+            raise ValueError(f"{self.groups} groups on uplinks of {self.uplink_mbit_per_s} Mbit/s: groups from 1, rates of up to 10000 Mbit/s")  # fmt: skip
         if any(not 0 < share <= 1 for share in self.slowed.values()):
             raise ValueError(f"slowed links {dict(self.slowed)}: a share of the rate is above 0, at most 1")
 
@@ -92,6 +98,8 @@ class MiniCluster:
         if not 2 <= hosts <= _MOST_HOSTS:
             raise ValueError(f"{hosts} hosts: a mini cluster has 2 to {_MOST_HOSTS}")
         self.hosts, self.links = hosts, links or Links()
+        if hosts % self.links.groups:
+            raise ValueError(f"{hosts} hosts make no {self.links.groups} equal groups")
         self._holders: list[tuple[int, int]] = []
         """Processes, and the pipes that keep them."""
         self._refuse_missing()
@@ -118,6 +126,10 @@ class MiniCluster:
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(process, 0)
         self._holders.clear()
+
+    def group(self, host: int) -> int:
+        """Which group a host is in."""
+        return host * self.links.groups // self.hosts
 
     def name(self, host: int) -> str:
         """As tables have it."""
@@ -147,11 +159,20 @@ class MiniCluster:
 
     def _wire(self) -> None:
         switch = self.network(self.hosts)
-        lines = ["link add sw0 type bridge", "link set sw0 up"]
+        groups = range(self.links.groups)
+        lines = [line for g in groups for line in (f"link add sw{g} type bridge", f"link set sw{g} up")]
+        if len(groups) > 1:
+            lines += ["link add core type bridge", "link set core up"]
+            for g in groups:
+                lines += [
+                    f"link add up{g} type veth peer name down{g}",
+                    f"link set up{g} master sw{g} up gso_max_segs {_SEGMENTS}",
+                    f"link set down{g} master core up gso_max_segs {_SEGMENTS}",
+                ]
         for host in range(self.hosts):
             lines += [
                 f"link add port{host} type veth peer name eth0 netns {self._holders[host][0]}",
-                f"link set port{host} master sw0",
+                f"link set port{host} master sw{self.group(host)}",
                 f"link set port{host} up gso_max_segs {_SEGMENTS}",
             ]
         _in_network(switch, ["ip", "-batch", "-"], lines)
@@ -163,13 +184,20 @@ class MiniCluster:
                 f"route change {_NET}.0/24 dev eth0 initcwnd {_FIRST_FRAMES} initrwnd {_FIRST_FRAMES}",
             ]
             _in_network(self.network(host), ["ip", "-batch", "-"], up)
-            _in_network(self.network(host), ["tc", "-batch", "-"], self._queues("eth0", host, "dst"))
-        ports = [line for host in range(self.hosts) for line in self._queues(f"port{host}", host, "src")]
+            _in_network(
+                self.network(host), ["tc", "-batch", "-"], self._queues("eth0", self.links.rate_of(host), "dst")
+            )
+        ports = [
+            line for host in range(self.hosts) for line in self._queues(f"port{host}", self.links.rate_of(host), "src")
+        ]
+        for g in groups if len(groups) > 1 else ():
+            for device in (f"up{g}", f"down{g}"):
+                ports += self._queues(device, self.links.uplink_mbit_per_s, "src")
         _in_network(switch, ["tc", "-batch", "-"], ports)
 
-    def _queues(self, device: str, host: int, side: str) -> list[str]:
+    def _queues(self, device: str, mbit_per_s: float, side: str) -> list[str]:
         """A device's rate, and under it a queue for each peer by what side of it names it."""
-        tbf = " ".join(self._tbf(self.links.rate_of(host)))
+        tbf = " ".join(self._tbf(mbit_per_s))
         lines = [f"qdisc add dev {device} root handle 1: {tbf}", f"qdisc add dev {device} parent 1: handle 2: htb"]
         fast = f"htb rate {_NO_LIMIT} burst {_HTB_BURST} cburst {_HTB_BURST} quantum {FRAME_BYTES}"
         lines.append(f"class add dev {device} parent 2: classid 2:ff {fast} prio 0")

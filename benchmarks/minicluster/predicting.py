@@ -22,11 +22,14 @@ from busbw.collectives.cost import cost
 from busbw.collectives.plan import Buffer, Plan, RankBuilder, RankPlan, Span, held_plan
 from busbw.collectives.schedule import BoundSchedule
 from busbw.hardware import Cluster, find_cluster
+from busbw.hardware.fabrics import Fabric, GraphFabric
+from busbw.hardware.links import NETWORK, LinkTable
 from busbw.simulation import simulate
 from busbw.simulation.runtimes import WHOLE
 
-__all__ = ["ALGORITHMS", "PAIR_SIZES", "Line", "Predicted", "calibrated", "cluster_of", "cluster_yaml", "exchanges", "predicted", "schedules"]  # fmt: skip
+__all__ = ["ALGORITHMS", "PAIR_SIZES", "Line", "Predicted", "calibrated", "cluster_of", "cluster_yaml", "exchanges", "fabric_of", "predicted", "schedules"]  # fmt: skip
 
+_GROUPS = 2
 ALGORITHMS = {
     "ring": "ring_all_reduce",
     "tree": "binary_tree_all_reduce",
@@ -35,8 +38,7 @@ ALGORITHMS = {
     "all_to_all": "pairwise_all_to_all",
     "all_to_all, at once": "direct_all_to_all",
 }
-"""What is run, by the library's names. Hierarchical: two groups. All-to-all: one peer after another, and all at once."""
-_GROUPS = 2
+"""What is run, by the library's names. Hierarchical: two groups, or those that there are. All-to-all: one peer after another, and all at once."""
 _ROUNDS = 8
 """Messages that follow each other: so many that the first, which finds its link idle, counts little."""
 PAIR_SIZES = (128 << 10, 256 << 10, 512 << 10)
@@ -69,15 +71,15 @@ class Predicted:
     closed_form_s: float
 
 
-def schedules(hosts: int) -> Iterator[tuple[str, BoundSchedule]]:
-    """The algorithms that so many hosts can run, bound to them."""
+def schedules(hosts: int, groups: int = _GROUPS) -> Iterator[tuple[str, BoundSchedule]]:
+    """The algorithms that so many hosts can run, bound to them; the hierarchical one to equal groups."""
     for name, known_as in ALGORITHMS.items():
         schedule = LIBRARY[known_as]()
         try:
             if len(schedule.axes) == 1:
                 yield name, schedule.bind(hosts)
-            elif hosts % _GROUPS == 0 and hosts > _GROUPS:
-                yield name, schedule.bind(_GROUPS, hosts // _GROUPS)
+            elif hosts % groups == 0 and hosts > groups:
+                yield name, schedule.bind(groups, hosts // groups)
         except ValueError:  # recursive doubling: powers of two
             continue
 
@@ -130,7 +132,22 @@ def cluster_of(hosts: int, line: Line) -> Cluster:
         return find_cluster(str(file), None, {})[0]
 
 
-def predicted(cluster: Cluster, line: Line, bound: BoundSchedule, size_bytes: int) -> Predicted:
+def fabric_of(cluster: MiniCluster, line: Line) -> Fabric:
+    """Groups of hosts on switches of their own, and these on one: what a cluster file's kinds of fabrics don't say."""
+    hosts, groups = cluster.hosts, cluster.links.groups
+    core = hosts + groups
+    cables = [(host, hosts + cluster.group(host), 1.0) for host in range(hosts)]
+    cables += [(hosts + g, core, cluster.links.uplink_mbit_per_s / cluster.links.mbit_per_s) for g in range(groups)]
+    rows = [
+        (*ends, share * line.bytes_per_s, line.alpha_s / 2, NETWORK)
+        for a, b, share in cables
+        for ends in ((a, b), (b, a))
+    ]
+    names = (*map(cluster.name, range(hosts)), *(f"leaf{g}" for g in range(groups)), "core")
+    return GraphFabric(LinkTable.of(rows), hosts, names)
+
+
+def predicted(cluster: Cluster | Fabric, line: Line, bound: BoundSchedule, size_bytes: int) -> Predicted:
     """Both predictions: the plan simulated, its messages whole; the steps of the schedule added up."""
     simulated = simulate(plan_of(bound), cluster, size_bytes=size_bytes, runtime=WHOLE)
     return Predicted(simulated.time_s, cost(bound).time_s(size_bytes, line.alpha_s, line.beta_s_per_byte))

@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import shutil
 
+from busbw.observations import Circumstances
+from busbw.observations.store import Store
+
 
 def test_read_shows_formats_and_rows(busbw, healthy_job):
     """Two rows, each with an out-of-place and an in-place half: four measurements."""
@@ -113,6 +116,24 @@ def test_a_store_is_explained_as_the_files_of_its_latest_run(busbw, healthy_job,
     gone = busbw("explain", lab / sick)
     assert gone.status == 2
     assert "the store no longer keeps it" in gone.err
+
+
+def test_a_run_that_was_recorded_is_explained_from_its_rows(busbw, tmp_path):
+    """It has no file: its rows are shown as one. host3 is slow with every partner."""
+    lab = tmp_path / "lab"
+    with Store(lab).record("pairs of host0 to host4", Circumstances(host="host0")) as run:
+        run.append("pairs", [
+            {"tool": "busbw run", "quantity": "bandwidth", "src": f"host{a}", "dst": f"host{b}", "value": 3e9 if 3 in (a, b) else 6e9, "unit": "bytes/s"}
+            for a in range(5)
+            for b in range(a)
+        ])  # fmt: skip
+    ran = busbw("explain", lab)
+    assert ran.status == 1
+    assert "host3 is slow with every partner: 3 GB/s where others reach 6 GB/s" in ran.out
+    assert f"pairs of host0 to host4 ({run.run_id}):" in ran.out
+    assert '"src": "host3", "dst": "host0"' in ran.out
+    twice = busbw("explain", lab, lab / run.run_id)
+    assert (twice.status, twice.err) == (1, "")
 
 
 def test_a_store_in_the_folder_of_the_job_is_not_read(busbw, healthy_job):

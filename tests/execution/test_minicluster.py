@@ -41,5 +41,7 @@ def test_three_hosts_agree_and_leave_nothing(hosts):
 def test_hosts_and_links_that_cannot_be_are_refused():
     with pytest.raises(ValueError, match="1 hosts: a mini cluster has 2 to 16"):
         MiniCluster(1)
+    with pytest.raises(ValueError, match="3 hosts make no 2 equal groups"):
+        MiniCluster(3, Links(groups=2))
     with pytest.raises(ValueError, match="a share of the rate is above 0"):
         Links(slowed={0: 0.0})

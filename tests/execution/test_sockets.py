@@ -137,6 +137,29 @@ def test_runs_follow_each_other_on_the_same_connections():
     assert found == {0: [3.0] * 10, 1: [3.0] * 10}
 
 
+def test_a_peer_that_was_called_for_another_size_is_not_believed():
+    """Twice the elements: told at once, by whoever hears of it, and no memory is taken for what it says."""
+    plan = plan_of(LIBRARY["recursive_doubling_all_reduce"]().bind(2))
+    listeners = [listen(("127.0.0.1", 0)) for _ in range(2)]
+    addresses = [one.getsockname()[:2] for one in listeners]
+    said: list[str] = []
+
+    def as_rank(rank: int) -> None:
+        count = 1000 * (rank + 1)
+        try:
+            with SocketRank(plan, rank, count, addresses, listener=listeners[rank], wait_s=5) as comm:
+                comm(np.ones(count, np.float32))
+        except GaveUpError as error:
+            said.append(str(error))
+
+    threads = [threading.Thread(target=as_rank, args=(rank,)) for rank in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert any("no message has more than" in one for one in said)
+
+
 def test_strangers_are_not_taken_for_peers():
     """Who knows no key, or another run's, is sent away; the right peer may still come."""
     plan = plan_of(LIBRARY["chain_broadcast"]().bind(2))
@@ -200,6 +223,8 @@ def test_sizes_that_ranks_do_not_share_are_one_clear_error():
         run(plan, [np.ones(3), np.ones(4)], backend="sockets")
     with pytest.raises(ValueError, match="is for 2 ranks, 1 addresses are given"):
         SocketRank(plan, 0, 3, [("127.0.0.1", 0)])
+    with pytest.raises(ValueError, match="has ranks 0 to 1, not 2"):
+        SocketRank(plan, 2, 3, [("127.0.0.1", 0)] * 2)
 
 
 def test_blocks_that_share_a_chunk_move_their_part_of_it():

@@ -61,11 +61,11 @@ def found(paths: Sequence[str], report: Path | None = None, *, stores: bool = Fa
                 note("reading standard input; end it with Ctrl-D")
         kept: list[Artefact] = []
         losses: list[Loss] = []
-        if stores:
-            paths = list(_outside_stores(paths, kept, losses))
         spool = None
         with contextlib.suppress(OSError):  # files that lie unpacked need no folder
             spool = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="busbw-")))
+        if stores:
+            paths = list(_outside_stores(paths, kept, losses, spool))
         with BytesRead(_size_bytes(paths)) as progress:
             artefacts, more = find_artefacts(paths, spool, progress=progress)
         losses += more
@@ -84,12 +84,20 @@ def found(paths: Sequence[str], report: Path | None = None, *, stores: bool = Fa
         yield Inputs(tuple(kept), tuple(losses))
 
 
-def _outside_stores(paths: Sequence[str], kept: list[Artefact], losses: list[Loss]) -> Iterator[str]:
-    """The paths that are no stores; files of those that are go into `kept`."""
+def _outside_stores(
+    paths: Sequence[str], kept: list[Artefact], losses: list[Loss], spool: Path | None
+) -> Iterator[str]:
+    """The paths that are no stores; files of those that are go into `kept`. Raises InputError where rows must be written and there is no room for it."""
+
+    def folder() -> Path:
+        if spool is None:
+            raise InputError("no temporary folder can be made, which the rows of a recorded run need; set TMPDIR")
+        return spool
+
     from busbw.observations.store.originals import originals  # noqa: PLC0415 - loads the store
 
     for given in paths:
-        held = originals(Path(given)) if given not in ("", "-") else None
+        held = originals(Path(given), folder) if given not in ("", "-") else None
         if held is None:
             yield given
             continue

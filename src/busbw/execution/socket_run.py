@@ -85,6 +85,10 @@ class _Block:
     def ended(self) -> bool:
         return self.at == len(self.steps)
 
+    def shapes_from(self, end: Incoming) -> Iterator[tuple[int, ...]]:
+        """Of the messages that come from a peer."""
+        return ((step.sources or step.targets)[0].shape for step in self.steps if step.into is end)
+
 
 class SocketRank:
     """One rank of a plan, connected with its peers: `SocketRank(plan, rank, elements, addresses)(source)`; close it in the end.
@@ -109,6 +113,8 @@ class SocketRank:
     ) -> None:
         if len(addresses) != plan.ranks:
             raise ValueError(f"plan {plan.name!r} is for {plan.ranks} ranks, {len(addresses)} addresses are given")
+        if not 0 <= rank < plan.ranks:
+            raise ValueError(f"plan {plan.name!r} has ranks 0 to {plan.ranks - 1}, not {rank}")
         if len(key) != KEY_BYTES:
             raise ValueError(f"a key has {KEY_BYTES} bytes, not {len(key)}")
         self.rank, self._wait_s, self._dtype = rank, wait_s, known_dtype(dtype)
@@ -133,6 +139,10 @@ class SocketRank:
         except BaseException:
             self.close()
             raise
+        for incoming in self._into.values():
+            incoming.most_bytes = max(
+                (sum(shape) for block in self._blocks for shape in block.shapes_from(incoming)), default=0
+            )
         self._scratch = np.zeros(linked.spaces[rank][2].size_bytes, np.uint8)
         self._half = 0
         self._semaphores = list(unrolled.semaphores)

@@ -38,6 +38,7 @@ _LENGTH = np.dtype("<u8")
 _HELLO_S = 2.0
 """For whoever connects to say who it is. A guess: peers say it at once."""
 _POLL_S = 0.01
+_UNBOUNDED = 1 << 62
 _AT_ONCE = 1 << 18
 """Bytes asked of the kernel in one call. A guess."""
 
@@ -108,7 +109,7 @@ class Outgoing:
                 count = self.connection.sendmsg(parts)
             except BlockingIOError:
                 return took
-            except ConnectionError as error:
+            except OSError as error:  # reset, timed out, no way to the host
                 raise GaveUpError(f"rank {self.peer} is gone: {error.strerror}. See its log.") from None
             took = True
             while parts and count >= len(parts[0]):
@@ -136,6 +137,8 @@ class Incoming:
     def __init__(self, way: Way, connection: socket.socket, slots: int) -> None:
         self.peer, self.channel = way
         self.connection, self.slots = connection, slots
+        self.most_bytes = _UNBOUNDED
+        """That a message may have: a peer that says more is not believed."""
         self.taken = 0
         """Messages handed out, of all runs."""
         self._there: deque[Message] = deque()
@@ -167,7 +170,9 @@ class Incoming:
                     return took
             except BlockingIOError:
                 return took
-            except ConnectionError as error:
+            except GaveUpError:
+                raise
+            except OSError as error:
                 raise GaveUpError(f"rank {self.peer} is gone: {error.strerror}. See its log.") from None
             took = True
         return took
@@ -186,6 +191,11 @@ class Incoming:
             if len(now.head) < due:
                 return True
             size, lengths = _HEAD.unpack_from(now.head)
+            if max(size, lengths) > self.most_bytes:
+                raise GaveUpError(
+                    f"rank {self.peer} says that {size} bytes in {lengths} pieces follow, and no message has more than {self.most_bytes}: "
+                    "all ranks must be called with the same plan, sizes and types"
+                )
             if now.lengths < 0 and lengths:
                 now.lengths = lengths
                 return True

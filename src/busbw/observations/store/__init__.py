@@ -32,7 +32,6 @@ from busbw.observations.store.writing import RunWriter
 
 __all__ = [
     "Answer",
-    "Circumstances",
     "Content",
     "MeasuredCell",
     "Recorded",
