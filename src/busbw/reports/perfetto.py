@@ -43,14 +43,15 @@ def write_perfetto(timeline: Timeline, path: Path, names: Sequence[str] = ()) ->
 
 
 def write_spans(spans: Rows, path: Path) -> int:
-    """Writes rows of the table `spans`, a process a rank, a thread a block, from the first beginning on; how many there were."""
+    """Writes rows of the table `spans`, a process a rank, a thread a lane, from the first beginning on; how many there were."""
     rows = spans.batch.to_pylist()
     zero = min((row["begin_ns"] for row in rows), default=0)
-    threads = sorted({(row["rank"], row["block"]) for row in rows})
-    events = [_name("process_name", rank, f"rank {rank}") for rank in sorted({rank for rank, _ in threads})]
-    events += [_name("thread_name", rank, f"block {block}", block) for rank, block in threads]
+    lanes = sorted({(row["rank"], row["lane"]) for row in rows}, key=lambda each: (each[0], len(each[1]), each[1]))
+    threads = {lane: number for number, lane in enumerate(lanes)}
+    events = [_name("process_name", rank, f"rank {rank}") for rank in sorted({rank for rank, _ in lanes})]
+    events += [_name("thread_name", rank, lane, threads[rank, lane]) for rank, lane in lanes]
     events += [
-        {"name": row["primitive"], "ph": "X", "pid": row["rank"], "tid": row["block"], "ts": (row["begin_ns"] - zero) / 1000,
+        {"name": row["name"], "ph": "X", "pid": row["rank"], "tid": threads[row["rank"], row["lane"]], "ts": (row["begin_ns"] - zero) / 1000,
          "dur": (row["end_ns"] - row["begin_ns"]) / 1000}
         for row in rows
     ]  # fmt: skip
