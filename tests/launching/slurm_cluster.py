@@ -81,7 +81,7 @@ def slurm_cluster() -> Iterator[SlurmCluster]:
         key = folder / "munge.key"
         key.write_bytes(secrets.token_bytes(128))
         key.chmod(0o400)
-        ports = _free_ports(NODES + 1)
+        ports = free_ports(NODES + 1)
         config = folder / "slurm.conf"
         config.write_text(_config(folder, ports))
         environment = {"SLURM_CONF": str(config), "PATH": _path()}
@@ -196,7 +196,7 @@ def _stop(processes: list[subprocess.Popen[bytes]]) -> None:
         process.wait()
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for one in sockets:

@@ -67,6 +67,10 @@ srun: error: n3: task 2: Exited with exit code 3""", 2, "n3", "ended with status
     Case("Slurm 22.05.8, its time limit", "slurm", """
 slurmstepd-n1: error: *** STEP 6.0 ON n1 CANCELLED AT 2026-11-30T22:07:44 DUE TO TIME LIMIT ***
 srun: error: n2: tasks 2-3: Terminated""", None, None, "ended: TIME LIMIT"),
+    Case("Slurm 22.05.8, n3 lost", "slurm", """
+slurmstepd-n1: error: *** STEP 1.0 ON n1 CANCELLED AT 2026-11-30T22:17:41 DUE TO NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS ***
+srun: error: Node failure on n3
+srun: error: n2: task 1: Terminated""", None, "n3", "was lost with its node"),
     Case("torchrun 2.13, rank 1 ends with status 1, rank 0 is ended", "torchrun", """
 E1130 22:11:36.273000 30705 torch/torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: 1) local_rank: 1 (pid: 30739) of binary: python
 Traceback (most recent call last):
