@@ -34,6 +34,15 @@ the job to be terminated. The first process to do so was:
 
   Process name: [[14791,1],1]
   Exit code:    3""", 1, None, "ended with status 3"),
+    Case("Open MPI 5.0.11, rank 1 of 2 killed", "openmpi", """
+prterun noticed that process rank 1 with PID 20846 on node vm exited on
+signal 9 (Killed).""", 1, "vm", "was killed by SIGKILL"),
+    Case("Open MPI 5.0.11, rank 1 of 2 ends with status 3", "openmpi", """
+prterun detected that one or more processes exited with non-zero status,
+thus causing the job to be terminated. The first process to do so was:
+
+   Process name: [prterun-vm-20847@1,1]
+   Exit code:    3""", 1, None, "ended with status 3"),
     Case("Open MPI 4.1.4, --timeout 1", "openmpi", """
 The user-provided time limit for job execution has been reached:
 

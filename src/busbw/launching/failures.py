@@ -116,13 +116,14 @@ _LAUNCHERS: Mapping[str, tuple[_Pattern, ...]] = {
     # Seen in Open MPI 4.1.4 and 5.0.11 (orte/tools/orterun and PRRTE's help-prun.txt).
     "openmpi": _compiled(
         ("failed", r"noticed that process rank (?P<rank>\d+) with PID \d+ on node (?P<host>\S+) exited on\s*(?:signal (?P<signal>\d+))?"),
+        ("failed", r"^signal (?P<signal>\d+) \([A-Z]"),  # 5.0.11 breaks the line above before it
         ("named", r"^Process name: \[(?:\[\d+,\d+\]|[^,\]]+),(?P<rank>\d+)\]"),
         ("failed", r"^Exit code:\s+(?P<status>\d+)$"),
         ("failed", r"^Timeout: (?P<limit>\d+) seconds"),
         ("failed", r"^(?P<lost>ORTE has lost communication with a remote daemon|PRTE has lost communication with a remote daemon)"),
         ("named", r"^\s*HNP daemon\s+:|^\s*Remote daemon: \[[^\]]*\] on node (?P<host>\S+)"),
         ("noise", r"^Primary job +terminated normally, but|^a non-zero exit code\. Per user-direction|^(?:mpirun|mpiexec|prterun)\S* (?:detected that|noticed)"),
-        ("noise", r"^the job to be terminated\. The first process|^The user-provided time limit|^The job will now be aborted|^adjust/remove the job|^command line option or MPIEXEC_TIMEOUT"),
+        ("noise", r"^(?:thus causing )?the job to be terminated\. The first process|^The user-provided time limit|^The job will now be aborted|^adjust/remove the job|^command line option or MPIEXEC_TIMEOUT"),
     ),
     # Seen in MPICH 4.0.2; Hydra says it on standard output.
     "mpich": _compiled(
