@@ -7,10 +7,7 @@ import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-__all__ = ["RANK_ENDED", "Words", "words_of"]
-
-RANK_ENDED = "busbw: rank {rank} on {host} ended with status {status}"
-"""What the scripts that start ranks write (`scripts.py`); status as a shell says it, 128 + n for signal n."""
+__all__ = ["Words", "signal_name", "words_of"]
 
 _Pattern = tuple[str, re.Pattern[str]]
 
@@ -72,7 +69,7 @@ def words_of(launcher: str) -> Words:
 
 def _how(found: Mapping[str, str | None]) -> str | None:
     if signal_ := found.get("signal"):
-        return f"was killed by {_signal(int(signal_))}"
+        return f"was killed by {signal_name(int(signal_))}"
     if word := found.get("word"):
         return f"was killed by {_SIGNALS.get(word, word)}"
     if status := found.get("status"):
@@ -90,10 +87,11 @@ def _status(status: int) -> str:
     """In words. 124 is timeout(1)'s, which bounds each rank in the scripts."""
     if status == 124:
         return "had not ended within its time limit (status 124)"
-    return f"was killed by {_signal(status - 128)}" if 128 < status <= 192 else f"ended with status {status}"
+    return f"was killed by {signal_name(status - 128)}" if 128 < status <= 192 else f"ended with status {status}"
 
 
-def _signal(number: int) -> str:
+def signal_name(number: int) -> str:
+    """SIGKILL for 9; a number that has no name here as it is."""
     try:
         return signal.Signals(number).name
     except ValueError:

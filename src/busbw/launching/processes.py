@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from busbw.launching.environment import PLACING
-from busbw.launching.failures import Words, words_of
+from busbw.launching.failures import Words, signal_name, words_of
 from busbw.launching.job import Command, Launch
 
 __all__ = [
@@ -397,14 +397,7 @@ def how_it_ended(status: int) -> str:
     ('ended with status 3', 'was killed by SIGKILL', 'ended with status 137 (SIGKILL, if a shell or launcher says so)')
     """
     if status < 0:
-        return f"was killed by {_signal(-status)}"
-    if 128 < status <= 128 + 64 and (name := _signal(status - 128)).startswith("SIG"):
+        return f"was killed by {signal_name(-status)}"
+    if 128 < status <= 128 + 64 and (name := signal_name(status - 128)).startswith("SIG"):
         return f"ended with status {status} ({name}, if a shell or launcher says so)"
     return f"ended with status {status}"
-
-
-def _signal(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
