@@ -31,9 +31,10 @@ def launchers_run(options: Options) -> Measured:
     with tempfile.TemporaryDirectory(prefix="busbw-m8-") as folder:
         report = Path(folder) / "report.xml"
         argv = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}"]
+        few = ["-k", "kubernetes or mpich"] if options.smoke else []  # the tests of the others take half a minute
         slow = {} if options.smoke else {"BUSBW_SLOW_TESTS": "ON"}
         ran = subprocess.run(
-            [*argv, str(_TESTS / "test_real_launchers.py"), str(_TESTS / "test_kubernetes.py")],
+            [*argv, *few, str(_TESTS / "test_real_launchers.py"), str(_TESTS / "test_kubernetes.py")],
             cwd=_TESTS.parents[1], env=os.environ | slow, capture_output=True, text=True, timeout=900, check=False,
         )  # fmt: skip
         if not report.exists():

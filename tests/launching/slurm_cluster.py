@@ -39,23 +39,31 @@ class SlurmCluster:
     def lose(self, node: str) -> None:
         """Kills a node's slurmd, then step daemons and ranks, as a crash of the host would."""
         doomed = [self.slurmds[node]]
-        for rank in _processes_of(node):
+        for rank in _processes_with(f"SLURMD_NODENAME={node}"):
             doomed += [int((Path("/proc") / str(rank) / "stat").read_text().rpartition(")")[2].split()[1]), rank]
         for process in doomed:
             with suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
 
 
-def _processes_of(node: str) -> list[int]:
-    """Ranks that run on a node."""
+def _processes_with(variable: str) -> list[int]:
+    """Processes that have NAME=VALUE in their environment."""
     found = []
     for entry in Path("/proc").iterdir():
         with suppress(OSError):
-            if entry.name.isdigit() and f"SLURMD_NODENAME={node}".encode() in (entry / "environ").read_bytes().split(
-                b"\0"
-            ):
+            if entry.name.isdigit() and variable.encode() in (entry / "environ").read_bytes().split(b"\0"):
                 found.append(int(entry.name))
     return found
+
+
+def _end_steps(variable: str) -> None:
+    """Step daemons outlive a slurmd that is stopped; those of this cluster have its configuration in their environment."""
+    for process in _processes_with(variable):
+        with suppress(ProcessLookupError, OSError):
+            if process != os.getpid() and (Path("/proc") / str(process) / "cmdline").read_bytes().startswith(
+                b"slurmstepd"
+            ):
+                os.kill(process, signal.SIGKILL)
 
 
 def why_not() -> str | None:
@@ -81,11 +89,12 @@ def slurm_cluster() -> Iterator[SlurmCluster]:
         key = folder / "munge.key"
         key.write_bytes(secrets.token_bytes(128))
         key.chmod(0o400)
-        ports = _free_ports(NODES + 1)
+        ports = free_ports(NODES + 1)
         config = folder / "slurm.conf"
         config.write_text(_config(folder, ports))
         environment = {"SLURM_CONF": str(config), "PATH": _path()}
         processes: list[subprocess.Popen[bytes]] = []
+        stack.callback(_end_steps, f"SLURM_CONF={config}")
         stack.callback(_stop, processes)
 
         def start(*argv: str) -> int:
@@ -196,7 +205,7 @@ def _stop(processes: list[subprocess.Popen[bytes]]) -> None:
         process.wait()
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for one in sockets:

@@ -34,6 +34,15 @@ the job to be terminated. The first process to do so was:
 
   Process name: [[14791,1],1]
   Exit code:    3""", 1, None, "ended with status 3"),
+    Case("Open MPI 5.0.11, rank 1 of 2 killed", "openmpi", """
+prterun noticed that process rank 1 with PID 20846 on node vm exited on
+signal 9 (Killed).""", 1, "vm", "was killed by SIGKILL"),
+    Case("Open MPI 5.0.11, rank 1 of 2 ends with status 3", "openmpi", """
+prterun detected that one or more processes exited with non-zero status,
+thus causing the job to be terminated. The first process to do so was:
+
+   Process name: [prterun-vm-20847@1,1]
+   Exit code:    3""", 1, None, "ended with status 3"),
     Case("Open MPI 4.1.4, --timeout 1", "openmpi", """
 The user-provided time limit for job execution has been reached:
 
@@ -67,6 +76,10 @@ srun: error: n3: task 2: Exited with exit code 3""", 2, "n3", "ended with status
     Case("Slurm 22.05.8, its time limit", "slurm", """
 slurmstepd-n1: error: *** STEP 6.0 ON n1 CANCELLED AT 2026-11-30T22:07:44 DUE TO TIME LIMIT ***
 srun: error: n2: tasks 2-3: Terminated""", None, None, "ended: TIME LIMIT"),
+    Case("Slurm 22.05.8, n3 lost", "slurm", """
+slurmstepd-n1: error: *** STEP 1.0 ON n1 CANCELLED AT 2026-11-30T22:17:41 DUE TO NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS ***
+srun: error: Node failure on n3
+srun: error: n2: task 1: Terminated""", None, "n3", "was lost with its node"),
     Case("torchrun 2.13, rank 1 ends with status 1, rank 0 is ended", "torchrun", """
 E1130 22:11:36.273000 30705 torch/torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: 1) local_rank: 1 (pid: 30739) of binary: python
 Traceback (most recent call last):

@@ -197,6 +197,24 @@ def test_labels_are_taken_off_wherever_a_launcher_puts_them():
     ]
 
 
+def test_what_open_mpi_5_says_of_all_ranks_has_no_rank():
+    """Its labels name a job and a rank, or WILDCARD (seen in 5.0.11)."""
+    text = b"[1,0]<stdout>:   x\n[1,WILDCARD]<stdout>:   Timeout: 2 seconds\n"
+    mpirun = render(Job(("x",), 2), "mpirun", ["flavour=openmpi", "version=5", "root=no", "oversubscribe=no"])
+    command = Command(
+        (sys.executable, "-S", "-c", f"import sys; sys.stdout.buffer.write({text!r}); sys.exit(1)"),
+        range(2),
+        label=mpirun.commands[0].label,
+    )
+    lines: list[Line] = []
+    with pytest.raises(LaunchError, match="the job had not ended after 2 s"):
+        run_commands(Launch("openmpi", (command,)), deadline_s=10, write=lines.append)
+    assert [(line.rank, line.text, line.to_error) for line in lines] == [
+        (0, b"  x\n", False),
+        (None, b"  Timeout: 2 seconds\n", True),
+    ]
+
+
 def test_what_has_no_end_of_line_is_passed_on_too():
     lines, _ = collected(shell("printf half"))
     assert [line.text for line in lines] == [b"half"]

@@ -5,16 +5,18 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
+import shlex
 import shutil
+import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.launching.slurm_cluster import SlurmCluster
+from tests.launching.slurm_cluster import SlurmCluster, free_ports
 
 import busbw
 from busbw.cli.read import keep_file
@@ -75,7 +77,7 @@ def test_a_rank_under_mpirun_knows_its_place_and_its_failure_is_named(flavour: s
     output, error = run([sys.executable, "-S", "-c", WHO], "mpirun", program_of(flavour), **here)
     assert (sorted(output), error) == ([f"0 2 0 2 0 1 {flavour}", f"1 2 1 2 0 1 {flavour}"], "")
     variable = {"openmpi": "OMPI_COMM_WORLD_RANK", "mpich": "PMI_RANK"}[flavour]
-    script = f'echo begun; [ "${variable}" = 1 ] || exec sleep 50; sleep 0.5; echo "no memory" >&2; exit 3'
+    script = f'echo begun; [ "${variable}" = 1 ] || exec sleep 50; echo "no memory" >&2; sleep 0.5; exit 3'
     output, error = run(["sh", "-c", script], "mpirun", program_of(flavour), **here)
     assert (output, error) == (["begun", "begun"], "rank 1 on localhost ended with status 3: no memory")
 
@@ -129,7 +131,7 @@ def test_slurm_runs_a_benchmark_on_four_nodes_into_the_store(mpi_program: Callab
         [sys.executable, "-S", "-c", WHO], "slurm", QUEUE, "switches=1@00:01:00", ranks=3, ranks_per_node=2
     )
     assert (sorted(output), error) == (["0 3 0 2 0 2 slurm", "1 3 1 2 0 2 slurm", "2 3 0 1 1 2 slurm"], "")
-    script = '[ "$SLURM_PROCID" = 2 ] || exec sleep 50; echo "no link" >&2; exit 3'
+    script = '[ "$SLURM_PROCID" = 2 ] || exec sleep 50; echo "no link" >&2; sleep 0.5; exit 3'
     output, error = run(["sh", "-c", script], "slurm", QUEUE, ranks=4, ranks_per_node=1, hosts=("n1", "n2", "n3", "n4"))
     assert (output, error) == ([], "rank 2 on n3 ended with status 3: no link")
 
@@ -194,3 +196,42 @@ def test_ansible_names_the_node_that_fails_a_check(tmp_path: Path, ansible: tupl
     _, error = run(["touch", str(tmp_path / "ran")], "ansible", *ansible, "gpus=99")
     assert error.startswith("the job on localhost ended: 0 GPUs answer, 99 are expected")
     assert not (tmp_path / "ran").exists()
+
+
+@pytest.fixture
+def sshd(tmp_path: Path) -> Iterator[tuple[str, ...]]:
+    """OpenSSH's server on a port of this machine, and options with which ssh reaches it."""
+    server = shutil.which("sshd", path=f"{TOOLS}:/usr/sbin")
+    if server is None or shutil.which("ssh-keygen") is None:
+        pytest.skip("no sshd: apt-get install openssh-server")
+    for name in ("key", "host"):
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", tmp_path / name], check=True)
+    port = free_ports(1)[0]
+    words = {"Port": port, "ListenAddress": "127.0.0.1", "HostKey": tmp_path / "host", "AuthorizedKeysFile": tmp_path / "key.pub", "StrictModes": "no",
+             "UsePAM": "no", "PidFile": "none"}  # fmt: skip
+    (tmp_path / "conf").write_text("".join(f"{name} {value}\n" for name, value in words.items()))
+    Path("/run/sshd").mkdir(exist_ok=True)
+    with subprocess.Popen([server, "-D", "-f", tmp_path / "conf", "-E", tmp_path / "log"]) as process:
+        try:
+            until = time.monotonic() + 20
+            while "listening" not in ((tmp_path / "log").read_text() if (tmp_path / "log").exists() else ""):
+                assert time.monotonic() < until and process.poll() is None, (tmp_path / "log").read_text()
+                time.sleep(0.02)
+            # Read by a shell's rules, so the path of the key may hold anything.
+            known = f"-p {port} -i {shlex.quote(str(tmp_path / 'key'))} -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o LogLevel=ERROR"
+            yield ("connect_s=30", f"arguments={known}")
+        finally:
+            process.terminate()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="sshd wants /run/sshd, which root makes")
+def test_ssh_reaches_hosts_and_ends_what_it_started(sshd: tuple[str, ...]):
+    """Two names of this machine are two hosts. Words arrive as they were written; the rank that is killed is named with the host as it was given."""
+    hosts: dict[str, Any] = {"ranks": 4, "ranks_per_node": 2, "hosts": ("localhost", "127.0.0.1")}
+    output, error = run(["sh", "-c", 'echo "$BUSBW_RANK $1"', "-", "it's  $HOME"], "ssh", *sshd, **hosts)
+    assert (sorted(output), error) == ([f"{rank} it's  $HOME" for rank in range(4)], "")
+    script = '[ "$BUSBW_RANK" = 2 ] || exec sleep 50; echo "no link" >&2; sleep 0.2; kill -9 $$'
+    assert run(["sh", "-c", script], "ssh", *sshd, **hosts) == (
+        [],
+        "rank 2 on 127.0.0.1 was killed by SIGKILL: no link",
+    )

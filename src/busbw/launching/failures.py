@@ -7,10 +7,7 @@ import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-__all__ = ["RANK_ENDED", "Words", "words_of"]
-
-RANK_ENDED = "busbw: rank {rank} on {host} ended with status {status}"
-"""What the scripts that start ranks write (`scripts.py`); status as a shell says it, 128 + n for signal n."""
+__all__ = ["Words", "signal_name", "words_of"]
 
 _Pattern = tuple[str, re.Pattern[str]]
 
@@ -72,7 +69,7 @@ def words_of(launcher: str) -> Words:
 
 def _how(found: Mapping[str, str | None]) -> str | None:
     if signal_ := found.get("signal"):
-        return f"was killed by {_signal(int(signal_))}"
+        return f"was killed by {signal_name(int(signal_))}"
     if word := found.get("word"):
         return f"was killed by {_SIGNALS.get(word, word)}"
     if status := found.get("status"):
@@ -90,10 +87,11 @@ def _status(status: int) -> str:
     """In words. 124 is timeout(1)'s, which bounds each rank in the scripts."""
     if status == 124:
         return "had not ended within its time limit (status 124)"
-    return f"was killed by {_signal(status - 128)}" if 128 < status <= 192 else f"ended with status {status}"
+    return f"was killed by {signal_name(status - 128)}" if 128 < status <= 192 else f"ended with status {status}"
 
 
-def _signal(number: int) -> str:
+def signal_name(number: int) -> str:
+    """SIGKILL for 9; a number that has no name here as it is."""
     try:
         return signal.Signals(number).name
     except ValueError:
@@ -116,13 +114,14 @@ _LAUNCHERS: Mapping[str, tuple[_Pattern, ...]] = {
     # Seen in Open MPI 4.1.4 and 5.0.11 (orte/tools/orterun and PRRTE's help-prun.txt).
     "openmpi": _compiled(
         ("failed", r"noticed that process rank (?P<rank>\d+) with PID \d+ on node (?P<host>\S+) exited on\s*(?:signal (?P<signal>\d+))?"),
+        ("failed", r"^signal (?P<signal>\d+) \([A-Z]"),  # 5.0.11 breaks the line above before it
         ("named", r"^Process name: \[(?:\[\d+,\d+\]|[^,\]]+),(?P<rank>\d+)\]"),
         ("failed", r"^Exit code:\s+(?P<status>\d+)$"),
         ("failed", r"^Timeout: (?P<limit>\d+) seconds"),
         ("failed", r"^(?P<lost>ORTE has lost communication with a remote daemon|PRTE has lost communication with a remote daemon)"),
         ("named", r"^\s*HNP daemon\s+:|^\s*Remote daemon: \[[^\]]*\] on node (?P<host>\S+)"),
         ("noise", r"^Primary job +terminated normally, but|^a non-zero exit code\. Per user-direction|^(?:mpirun|mpiexec|prterun)\S* (?:detected that|noticed)"),
-        ("noise", r"^the job to be terminated\. The first process|^The user-provided time limit|^The job will now be aborted|^adjust/remove the job|^command line option or MPIEXEC_TIMEOUT"),
+        ("noise", r"^(?:thus causing )?the job to be terminated\. The first process|^The user-provided time limit|^The job will now be aborted|^adjust/remove the job|^command line option or MPIEXEC_TIMEOUT"),
     ),
     # Seen in MPICH 4.0.2; Hydra says it on standard output.
     "mpich": _compiled(
@@ -140,7 +139,8 @@ _LAUNCHERS: Mapping[str, tuple[_Pattern, ...]] = {
         ("weak", r"^srun: error: (?P<host>[^\s:,\[]+): tasks? (?P<rank>\d+)[-,\d]*: (?P<word>Terminated)$"),
         ("failed", r"^srun: error: \S+: tasks (?P<rank>\d+)[-,\d]*: Exited with exit code (?P<status>\d+)"),
         ("failed", r"^srun: error: Node failure on (?P<host>\S+)(?P<lost>)"),
-        ("failed", r"CANCELLED AT \S+ DUE TO (?P<how>TIME LIMIT|NODE FAILURE|PREEMPTION)"),
+        ("failed", r"CANCELLED AT \S+ DUE TO (?P<how>TIME LIMIT|PREEMPTION)"),
+        ("failed", r"CANCELLED AT \S+ DUE TO NODE FAILURE(?P<lost>)"),
         ("failed", r"^srun: error: (?P<how>Unable to allocate resources: .*|Timed out waiting for job step to complete.*)"),
         ("noise", r"^(?:srun|slurmstepd(?:-[^\s:]+)?|sbatch|salloc): "),
     ),

@@ -96,7 +96,7 @@ def _openmpi(job: Job, options: MpirunOptions) -> Launch:
     # mpirun 4.1.4 says in about 9 of 10 runs which rank ended with a status; the shell around each always does.
     argv += [*options.arguments, *rank_argv(contained(job))]
     label = (
-        r"\[[^\],]*,(?P<rank>\d+)\]<(?:stdout|stderr|stddiag)>: "
+        r"\[[^\],]*,(?P<rank>\d+|WILDCARD)\]<(?:stdout|stderr|stddiag)>: "
         if new
         else r"\[\d+,(?P<rank>\d+)\]<(?:stdout|stderr|stddiag)>:"
     )

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from busbw.launching.environment import PLACING
-from busbw.launching.failures import Words, words_of
+from busbw.launching.failures import Words, signal_name, words_of
 from busbw.launching.job import Command, Launch
 
 __all__ = [
@@ -178,7 +178,7 @@ class _Pipe:
     rank: int | None
     kept: bytes = b""
     ended: bool = False
-    of_rank: dict[int, bytes] = field(default_factory=dict)
+    of_rank: dict[int | None, bytes] = field(default_factory=dict)
 
     def __call__(self) -> bool:
         try:
@@ -214,7 +214,7 @@ class _Pipe:
         if self.kept:
             self._line(self.kept)
         self.kept = b""
-        for rank, text in sorted(self.of_rank.items()):
+        for rank, text in self.of_rank.items():
             if text:
                 self.take(text, rank)
         self.of_rank.clear()
@@ -227,7 +227,7 @@ class _Pipe:
         if found[0].start() > 0:
             self.take(line[: found[0].start()], self.rank)
         for match, after in zip(found, [*found[1:], None], strict=True):
-            rank = int(match["rank"])
+            rank = int(match["rank"]) if match["rank"].isdigit() else None
             text = self.of_rank.pop(rank, b"") + line[match.end() : after.start() if after else len(line)]
             if text.endswith(b"\n") or len(text) > _LONGEST_LINE:
                 self.take(text, rank)
@@ -397,14 +397,7 @@ def how_it_ended(status: int) -> str:
     ('ended with status 3', 'was killed by SIGKILL', 'ended with status 137 (SIGKILL, if a shell or launcher says so)')
     """
     if status < 0:
-        return f"was killed by {_signal(-status)}"
-    if 128 < status <= 128 + 64 and (name := _signal(status - 128)).startswith("SIG"):
+        return f"was killed by {signal_name(-status)}"
+    if 128 < status <= 128 + 64 and (name := signal_name(status - 128)).startswith("SIG"):
         return f"ended with status {status} ({name}, if a shell or launcher says so)"
     return f"ended with status {status}"
-
-
-def _signal(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

@@ -31,17 +31,20 @@ pids=
 end() { : > "$stop/ended"; kill $pids 2> /dev/null; }
 trap end TERM INT HUP USR1
 main=$$
+# timeout(1) has a process group of its own, and may miss a signal that comes while it starts its child (coreutils 9.1).
+stop_child() { kill -TERM "-$child" 2> /dev/null || kill -TERM "$child" 2> /dev/null; }
 one() {
   BUSBW_RANK=$1 BUSBW_LOCAL_RANK=$(($1 - first)); export BUSBW_RANK BUSBW_LOCAL_RANK
   shift
   child= ending=
-  trap 'ending=yes; [ -z "$child" ] || kill "$child" 2> /dev/null' TERM INT HUP
+  trap 'ending=yes; [ -z "$child" ] || stop_child' TERM INT HUP
   trap : USR1
   timeout -k LAST "$limit" "$@" < /dev/null &
   child=$!
-  [ -z "$ending" ] || kill "$child" 2> /dev/null
+  [ -z "$ending" ] || stop_child
   wait "$child"; status=$?
   while [ "$status" -gt 128 ] && kill -0 "$child" 2> /dev/null; do wait "$child"; status=$?; done
+  [ "$status" -eq 0 ] || kill -KILL "-$child" 2> /dev/null
   if [ "$status" -ne 0 ] && mkdir "$stop/first" 2> /dev/null && [ ! -e "$stop/ended" ]; then
     echo "busbw: rank $BUSBW_RANK on $(uname -n) ended with status $status" >&2
     kill -USR1 "$main" 2> /dev/null
