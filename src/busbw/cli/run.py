@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from busbw.cli.console import given_path, note, print_json, problem
+from busbw.cli.console import given_path, note, print_json
 from busbw.cli.predictions import Sizes, sizes_of
+from busbw.cli.run_asked import WRONG, Asked, journal_of, kept_journal, title_of
 
 if TYPE_CHECKING:
-    from busbw.measuring.keeping import Journal
+    from busbw.measuring.keeping import Kept
     from busbw.measuring.measure import Measured
     from busbw.measuring.request import Request
     from busbw.measuring.running import Heard
@@ -23,25 +24,23 @@ __all__ = ["run"]
 _MOST_BYTES = 1 << 34
 _MOST_RANKS = 64
 """That are started on this machine without a launcher."""
-_WRONG = 1
-_MESSAGES = ("latency", "bandwidth", "bidirectional", "message_rate")
 
 
 def run(  # noqa: PLR0917 - an option each
     collective: Annotated[
         str | None,
         typer.Argument(
-            metavar="COLLECTIVE|p2p",
+            metavar="COLLECTIVE|p2p|pairs",
             help="all-reduce, all-gather, reduce-scatter, all-to-all(-v), broadcast, reduce, gather, scatter, send-recv, barrier; "
-            "p2p, or one of latency, bandwidth, bidirectional, message-rate.",
+            "p2p, or one of latency, bandwidth, bidirectional, message-rate; pairs: every node with every other.",
         ),
     ] = None,
     backend: Annotated[
         str,
         typer.Option(
             "--backend",
-            metavar="builtin|torch|mpi",
-            help="busbw's own kernels on this machine's CPUs; torch.distributed; MPI.",
+            metavar="NAME",
+            help="builtin: busbw's own kernels on CPUs; torch, mpi, nccl; the user's binaries: nccl-tests, osu, ucx, nixl.",
         ),
     ] = "builtin",
     ranks: Annotated[int, typer.Option("--ranks", metavar="N", help="Number of ranks.")] = 2,
@@ -85,6 +84,18 @@ def run(  # noqa: PLR0917 - an option each
             "--store", parser=given_path, metavar="DIR", help="Keep every row here as soon as it is measured."
         ),
     ] = None,
+    rails: Annotated[
+        int, typer.Option("--rails", metavar="N", help="Of pairs: ranks of a node, which send side by side.")
+    ] = 1,
+    programs: Annotated[
+        Path | None,
+        typer.Option(
+            "--programs", parser=given_path, metavar="DIR", help="Where the user's binaries are, if not on PATH."
+        ),
+    ] = None,
+    program_options: Annotated[
+        str, typer.Option("--program-options", metavar="WORDS", help="Further options for a binary, such as '-G 10'.")
+    ] = "",
     resume: Annotated[
         str | None, typer.Option("--resume", metavar="RUN", help="Measure what a run in the store has not.")
     ] = None,
@@ -107,10 +118,10 @@ def run(  # noqa: PLR0917 - an option each
         raise typer.BadParameter(f"--deadline {deadline_s:g}: write seconds.")
     requests: Sequence[Request]
     if resume is not None:
-        return _resumed(resume, store, deadline_s, as_json)
+        return _resumed(resume, Asked("", deadline_s, store, as_json))
     if collective is None:
         raise typer.BadParameter("what is to be measured? Write a collective, such as all-reduce, or p2p.")
-    sizes_bytes = tuple(sizes_of(sizes or ["8:64MiB:2"]))
+    sizes_bytes = tuple(sizes_of(sizes or ["4MiB" if collective == "pairs" else "8:64MiB:2"]))
     if max(sizes_bytes) > _MOST_BYTES:
         raise typer.BadParameter(
             f"--bytes: {max(sizes_bytes)} bytes on each of {ranks} ranks are more than is tried here (16 GiB)."
@@ -119,11 +130,25 @@ def run(  # noqa: PLR0917 - an option each
         "ranks": ranks, "sizes_bytes": sizes_bytes, "dtype": dtype, "op": op, "window": window, "in_place": in_place, "iterations": iterations,
         "root": root, "backend": backend, "width": _share(width), "limit_s": limit_s, "warm_up": warm_up,
     }  # fmt: skip
-    names = _named(collective)
+    names = ("bandwidth",) if collective == "pairs" else _named(collective)
     requests = [_request(name, told) for name in names]
-    chosen = launcher or ("mpirun" if backend == "mpi" else "local")
+    chosen = launcher or ("mpirun" if backend in ("mpi", "osu") else "local")
     _check_launcher(chosen, backend, ranks)
-    return _measured(requests, chosen, deadline_s, store, as_json)
+    asked = Asked(chosen, deadline_s, store, as_json, programs, program_options)
+    if collective == "pairs":
+        from busbw.cli.run_pairs import pairs_of_nodes  # noqa: PLC0415
+
+        return pairs_of_nodes(requests[0], asked, rails=rails)
+    return _started(requests, asked)
+
+
+def _started(requests: Sequence[Request], asked: Asked, kept: Kept | None = None) -> int:
+    from busbw.cli.run_programs import by_programs  # noqa: PLC0415
+    from busbw.measuring.backends import kind_of  # noqa: PLC0415
+
+    if kind_of(requests[0].backend).programs:
+        return by_programs(requests, asked, kept)
+    return _measured(requests, asked, kept)
 
 
 def _share(text: str) -> float:
@@ -190,95 +215,61 @@ def _check_launcher(launcher: str, backend: str, ranks: int) -> None:
         raise typer.BadParameter(f"--ranks {ranks}: write 1 to {_MOST_RANKS}.")
 
 
-def _resumed(name: str, store: Path | None, deadline_s: float, as_json: bool) -> int:
+def _resumed(name: str, asked: Asked) -> int:
     from busbw.measuring.keeping import kept_run  # noqa: PLC0415
 
-    if store is None:
+    if asked.store is None:
         raise typer.BadParameter("--resume: say which store holds the run, --store DIR.")
-    kept = kept_run(store, name)
-    left = sum(request.key(size) not in set(kept.done()) for request in kept.requests for size in request.sizes_bytes)
-    note(f"run {kept.name}: {len(kept.rows)} rows were measured before, {left} are missing")
-    if not left:
-        for measured in _merged(kept.requests, kept.rows):
-            _show([measured], kept.launcher, as_json)
-        return 0
-    return _measured(kept.requests, kept.launcher, deadline_s, store, as_json, kept=kept)
+    kept = kept_run(asked.store, name)
+    programs = Path(kept.more["programs"]) if kept.more.get("programs") else None
+    rails = int(kept.more.get("rails", "0"))
+    again = replace(asked, launcher=kept.launcher, programs=programs, options=kept.more.get("options", ""))
+    if rails:
+        from busbw.cli.run_pairs import pairs_of_nodes  # noqa: PLC0415
+
+        return pairs_of_nodes(kept.requests[0], again, rails=rails, kept=kept)
+    return _started(kept.requests, again, kept)
 
 
-def _measured(
-    requests: Sequence[Request],
-    launcher: str,
-    deadline_s: float,
-    store: Path | None,
-    as_json: bool,
-    *,
-    kept: Any = None,
-) -> int:
+def _measured(requests: Sequence[Request], asked: Asked, kept: Kept | None = None) -> int:
     """Measures, keeps and prints; the exit status."""
-    from busbw.execution import GaveUpError  # noqa: PLC0415 - loads numpy
-    from busbw.launching import LaunchError  # noqa: PLC0415
-    from busbw.measuring.running import run_in_threads, run_requests  # noqa: PLC0415
+    from busbw.measuring.running import run_in_threads, run_requests  # noqa: PLC0415 - loads numpy
 
     rows: list[tuple[Measured, Any]] = list(kept.rows) if kept is not None else []
-    journal = _journal(requests, launcher, store, kept)
+    done = kept.done() if kept is not None else []
+    if kept is not None:
+        left = sum(request.key(size) not in set(done) for request in requests for size in request.sizes_bytes)
+        note(f"run {kept.name}: {len(rows)} rows were measured before, {left} are missing")
+        if not left:
+            return WRONG if _show(_merged(requests, rows), asked) else 0
+    journal = journal_of(requests, asked, kept)
 
     def heard(one: Heard) -> None:
-        if one.row is None:
+        if one.row is not None:
+            rows.append((one.head, one.row))
             if journal is not None:
-                journal.head(one.head)
-            return
-        rows.append((one.head, one.row))
-        if journal is not None:
-            journal.row(one.head, one.row)
+                journal.row(one.head, one.row)
+        elif journal is not None:
+            journal.head(one.head)
 
-    done = kept.done() if kept is not None else []
-    state, reason, what = "complete", "", _title(requests)
-    try:
-        if launcher == "threads":
+    refused: list[str] = []
+
+    with kept_journal(journal) as outcome:
+        if asked.launcher == "threads":
             for request in requests:
                 run_in_threads(request, heard=heard, done=done)
         else:
             run_requests(
-                requests, deadline_s=deadline_s, launcher=launcher, heard=heard, done=done, samples=journal is not None
-            )
-    except (LaunchError, GaveUpError) as error:
-        state, reason = "died", str(error)
-    except BaseException as error:
-        if journal is not None:
-            journal.end(
-                "interrupted" if isinstance(error, KeyboardInterrupt) else "died",
-                f"{type(error).__name__}: {error}"[:500],
-            )
-        raise
-    if journal is not None:
-        journal.end(state, reason[:2000])
-        note(f"kept in {store} as {journal.name}")
-    if reason and not rows:
-        problem(f"{what} was not measured: {reason}")
-        return 2
-    results = _merged(requests, rows)
-    wrong = _show(results, launcher, as_json)
-    if reason:
-        problem(f"{what} was measured in part, {len(rows)} rows: {reason}")
-        if journal is not None:
-            note(f"go on with what is missing: busbw run --resume {journal.name} --store {store}")
-    return _WRONG if wrong or reason else 0
-
-
-def _title(requests: Sequence[Request]) -> str:
-    names = {request.collective for request in requests}
-    return "p2p" if len(names) > 1 else requests[0].collective.replace("_", "-")
-
-
-def _journal(requests: Sequence[Request], launcher: str, store: Path | None, kept: Any) -> Journal | None:
-    if store is None:
-        return None
-    from busbw.measuring.keeping import Journal, new_name, recover  # noqa: PLC0415 - loads the tables
-
-    for name in recover(store):
-        note(f"run {name} had died; what it measured is in {store} now, marked so")
-    name = kept.name if kept is not None else new_name(_title(requests), requests[0].backend)
-    return Journal(store, name, requests, launcher, part=kept.parts if kept is not None else 0)
+                requests, deadline_s=asked.deadline_s, launcher=asked.launcher, heard=heard, done=done, samples=journal is not None, refused=refused
+            )  # fmt: skip
+    for reason in refused:
+        note(reason)
+    title = title_of(requests)
+    if (status := outcome.told(title, asked, len(rows))) is not None:
+        return status
+    wrong = _show(_merged(requests, rows), asked)
+    outcome.told_at_the_end(title, asked, len(rows))
+    return WRONG if wrong or outcome.reason else 0
 
 
 def _merged(requests: Sequence[Request], rows: Sequence[tuple[Measured, Any]]) -> list[Measured]:
@@ -293,15 +284,14 @@ def _merged(requests: Sequence[Request], rows: Sequence[tuple[Measured, Any]]) -
     return found
 
 
-def _show(results: Sequence[Measured], launcher: str, as_json_wanted: bool) -> int:
+def _show(results: Sequence[Measured], asked: Asked) -> int:
     """Prints; the number of wrong elements."""
     from busbw.cli.run_tables import as_json, table_of, wrong_of  # noqa: PLC0415
 
-    if as_json_wanted:
-        print_json(
-            as_json(results[0]) if len(results) == 1 else {"schema": 1, "results": [as_json(one) for one in results]}
-        )
+    if asked.as_json:
+        listed = [as_json(one) for one in results]
+        print_json(listed[0] if len(listed) == 1 else {"schema": 1, "results": listed})
     else:
         for one in results:
-            print(table_of(one, launcher), end="")
+            print(table_of(one, asked.launcher), end="")
     return sum(wrong_of(one) for one in results)

@@ -1,6 +1,7 @@
 """What a run measures goes into a store row by row: a journal that survives the run, committed when the run ends, however it ends.
 
-    STORE/unfinished/<name>.jsonl   a file of rows (`observations.rows_file`), fsynced after each; locked as long as its run lives
+    STORE/unfinished/<name>.<part>.jsonl   a file of rows (`observations.rows_file`), fsynced after each; locked as long as its run lives
+    STORE/unfinished/<name>.<part>.out/    what programs that measured have printed
 
 A journal that nobody holds is of a run that died: whoever comes next marks it so and commits it. `--resume` looks up what a run had measured.
 """
@@ -36,7 +37,7 @@ __all__ = ["Journal", "Kept", "keep_files", "kept_run", "machine_facts", "new_na
 
 _UNFINISHED = "unfinished"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,120}")
-_BEGUN, _ROW, _ENDED = "busbw.run.begun", "busbw.run.row", "busbw.run.ended"
+_BEGUN, _ROW, _OUTPUT, _ENDED = "busbw.run.begun", "busbw.run.row", "busbw.run.output", "busbw.run.ended"
 _ORIGIN = "busbw run"
 _TOOL_S = 5.0
 """For git and nvidia-smi to answer."""
@@ -134,9 +135,24 @@ class Journal:
         self._rows += 1
         self._sync()
 
-    def pairs(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Cells of a matrix of pairs."""
+    def output(self, key: str, file: Path) -> None:
+        """A program has ended, and what it printed is whole; the file lies in `outputs`."""
+        self._event(_OUTPUT, {"key": key, "file": file.name})
+        self._rows += 1
+        self._sync()
+
+    @property
+    def outputs(self) -> Path:
+        """A folder for what programs print."""
+        folder = self.path.with_suffix(".out")
+        folder.mkdir(exist_ok=True)
+        return folder
+
+    def pairs(self, key: str, rows: Iterable[Mapping[str, Any]]) -> None:
+        """A round of a matrix of pairs."""
         self._write_all({"table": "pairs", **row} for row in rows)
+        self._event(_OUTPUT, {"key": key, "file": ""})
+        self._rows += 1
         self._sync()
 
     def counters(self, rows: Iterable[Mapping[str, Any]]) -> None:
@@ -144,11 +160,10 @@ class Journal:
         self._write_all({"table": "counters", **row} for row in rows)
         self._sync()
 
-    def end(self, state: str, reason: str = "", files: Sequence[Path] = ()) -> str:
-        """The run's id in the store: commits what was measured. state: complete, died or interrupted. files: outputs of programs to keep beside."""
+    def end(self, state: str, reason: str = "") -> str:
+        """The run's id in the store: commits what was measured. state: complete, died or interrupted."""
         _close_with(self._out, state, reason, self._rows)
-        run = keep_files(self.store, [(self.path, f"{self.name}.jsonl"), *((file, file.name) for file in files)])
-        self.path.unlink()
+        run = _commit(self.store, self.path, self.name)
         self._out.close()
         return run
 
@@ -178,6 +193,16 @@ def _close_with(out: IO[str], state: str, reason: str, rows: int) -> None:
     out.write(json.dumps(event) + "\n")
     out.flush()
     os.fsync(out.fileno())
+
+
+def _commit(store: Path, journal: Path, name: str) -> str:
+    """Puts a journal, and what programs printed, into the store, and removes it here."""
+    folder = journal.with_suffix(".out")
+    outputs = sorted(folder.iterdir()) if folder.is_dir() else []
+    run = keep_files(store, [(journal, f"{name}.jsonl"), *((file, file.name) for file in outputs)])
+    journal.unlink()
+    shutil.rmtree(folder, ignore_errors=True)
+    return run
 
 
 def measurements(head: Measured, row: MeasuredRow) -> Iterator[dict[str, Any]]:
@@ -276,8 +301,7 @@ def recover(store: Path) -> list[str]:
                 rows = text.count(f'"event": "{_ROW}"')
                 _close_with(stream, "died", "the process that measured ended without a word", rows)
             name = path.name.rsplit(".", 2)[0]
-            keep_files(store, [(path, f"{name}.jsonl")])
-            path.unlink()
+            _commit(store, path, name)
             found.append(name)
     return found
 
@@ -292,12 +316,14 @@ class Kept:
     parts: int
     """So many times it was begun."""
     rows: tuple[tuple[Measured, MeasuredRow], ...]
+    outputs: tuple[str, ...]
+    """Keys of programs that have ended well."""
     complete: bool
     more: Mapping[str, str]
 
     def done(self) -> list[str]:
         """Keys of rows that need not be measured again."""
-        return [row.key for _, row in self.rows]
+        return [row.key for _, row in self.rows] + list(self.outputs)
 
 
 def kept_run(store: Path, name: str) -> Kept:
@@ -311,7 +337,7 @@ def kept_run(store: Path, name: str) -> Kept:
     rows = Store(store).query(
         f"SELECT event, fields FROM events WHERE artefact IN (SELECT artefact FROM events WHERE event = '{_BEGUN}' AND fields['name'] IN "
         f"(SELECT fields['name'] FROM events WHERE event = '{_BEGUN}' AND artefact IN ({mine}))) "
-        f"AND event IN ('{_BEGUN}', '{_ROW}', '{_ENDED}') ORDER BY time_ns"
+        f"AND event IN ('{_BEGUN}', '{_ROW}', '{_OUTPUT}', '{_ENDED}') ORDER BY time_ns"
     )
     events = [(row["event"], dict(row["fields"])) for row in rows.to_pylist()]
     begun = [fields for event, fields in events if event == _BEGUN]
@@ -327,7 +353,8 @@ def kept_run(store: Path, name: str) -> Kept:
     known = {"name", "part", "launcher", "requests"}
     more = {key: value for key, value in first.items() if key not in known}
     ended = [fields["state"] for event, fields in events if event == _ENDED]
-    return Kept(first["name"], requests, first["launcher"], len(begun), measured, "complete" in ended, more)
+    outputs = tuple(fields["key"] for event, fields in events if event == _OUTPUT)
+    return Kept(first["name"], requests, first["launcher"], len(begun), measured, outputs, "complete" in ended, more)
 
 
 def _ranges(numbers: Sequence[int]) -> str:

@@ -263,7 +263,7 @@ def _half(backend: Backend, request: Request, size_bytes: int, in_place: bool, c
     pairs = request.ranks // 2 if request.collective == "message_rate" else 1
     timed = 2 * pairs if request.collective in POINT_TO_POINT else request.ranks
     messages = {"latency": 2, "bandwidth": WINDOW, "bidirectional": WINDOW, "message_rate": WINDOW}
-    stamps, calls = time_calls(backend, call, request.precision)
+    stamps, calls = time_calls(backend, call, request.precision, takes_part=backend.rank < timed)
     told = backend.gathered(stamps.reshape(-1))
     if told is None:
         return Half(0.0, 0.0, wrong, int(calls.sum()))
@@ -294,10 +294,13 @@ def _wrong(backend: Backend, request: Request, at: Places, ends: tuple[Any, Any]
     return int(backend.together(np.array([float(wrong)]), "sum")[0])
 
 
-def time_calls(backend: Backend, call: Call, precision: Precision) -> tuple[IntArray, IntArray]:
+def time_calls(
+    backend: Backend, call: Call, precision: Precision, *, takes_part: bool = True
+) -> tuple[IntArray, IntArray]:
     """Begin and end of each sample on this rank, (samples, 2) in ns of `perf_counter_ns`, and the calls in each, (samples,); all ranks call.
 
     Calls follow each other without a barrier, as in a bare loop; only between blocks do ranks meet and ask each other whether they go on.
+    takes_part: whether this rank's times say anything.
     """
     once = min(_timed(backend, lambda: call(1)) for _ in range(3))
     if precision.warm_up:
@@ -321,6 +324,8 @@ def time_calls(backend: Backend, call: Call, precision: Precision) -> tuple[IntA
         state = np.array([relative_width(took), time.perf_counter() - begun])
         if len(found) < FEWEST:
             state[0] = math.inf
+        if not takes_part:
+            state[0] = 0.0
         width, elapsed = backend.together(np.nan_to_num(state, posinf=1e9), "max")
         if width <= precision.width or elapsed >= precision.limit_s:
             break

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import IO, Any
 
 from busbw.errors import InputError
-from busbw.measuring.backends import backend_named
-from busbw.measuring.measure import MeasuredRow, head_json, row_json, rows
-from busbw.measuring.request import request_from
+from busbw.measuring.backends import Backend, backend_named
+from busbw.measuring.measure import Measured, MeasuredRow, head_json, row_json, rows
+from busbw.measuring.pairs import ends_of, matching_rounds, measure_round, pair_rows, rail_devices
+from busbw.measuring.request import Request, request_from
 
 __all__ = ["MARK", "main"]
 
@@ -65,8 +66,23 @@ def _samples(row: MeasuredRow) -> dict[str, Any]:
     return found
 
 
+def _pairs(backend: Backend, request: Request, head: Measured, job: dict[str, Any], results: _Results | None) -> None:
+    """A line for each round of pairs, of each size."""
+    rails = job["rails"]
+    ends = ends_of(head.places, rails, rail_devices()) if results is not None else []
+    for size in request.sizes_bytes:
+        for number, pairs in enumerate(matching_rounds(backend.ranks // rails)):
+            key = f"pairs/{size}/{number}"
+            if key in job["done"]:
+                continue
+            found = measure_round(backend, request, size, pairs, rails=rails)
+            if results is not None:
+                rows = list(pair_rows(request.backend, ends, found))
+                results.write({"pairs": rows, "wrong": sum(one[3] for one in found), "size_bytes": size, "key": key})
+
+
 def main(arguments: Sequence[str]) -> int:
-    """Measures the requests of a job, one after the other: {"backend", "ranks", "meet", "results", "requests", "done", "samples"}."""
+    """Measures the requests of a job, one after the other: {"backend", "ranks", "meet", "results", "requests", "done", "samples", "rails"}."""
     _end_with_parent()
     job = json.loads(arguments[0])
     rank = rank_here()
@@ -82,6 +98,9 @@ def main(arguments: Sequence[str]) -> int:
             continue
         if results is not None:
             results.write({"head": head_json(head)})
+        if job.get("rails"):
+            _pairs(backend, request, head, job, results)
+            continue
         for row in made:
             if results is not None:
                 results.write({"row": row_json(row), "samples": _samples(row) if job["samples"] else {}})

@@ -22,18 +22,29 @@ from busbw.measuring.measure import Measured, MeasuredRow, head_from, measure, r
 from busbw.measuring.rank import MARK
 from busbw.measuring.request import Request
 
-__all__ = ["LAUNCHERS", "Heard", "mpirun_argv", "run_in_threads", "run_processes", "run_requests"]
+__all__ = ["LAUNCHERS", "Heard", "RoundOfPairs", "mpirun_argv", "run_in_threads", "run_processes", "run_requests"]
 
 LAUNCHERS = ("local", "threads", "mpirun")
 _LOOK_S = 0.02
 
 
+class RoundOfPairs(NamedTuple):
+    """What disjoint pairs of nodes gave each other at the same time."""
+
+    key: str
+    size_bytes: int
+    rows: list[dict[str, Any]]
+    """Of the table `pairs`."""
+    wrong: int
+
+
 class Heard(NamedTuple):
-    """A row, and the run that it is of."""
+    """A row or round, and the run that it is of."""
 
     head: Measured
     row: MeasuredRow | None
-    """None when a request begins."""
+    """None when a request begins, and of pairs."""
+    pairs: RoundOfPairs | None = None
 
 
 Listener = Callable[[Heard], None]
@@ -77,9 +88,12 @@ def run_requests(
     heard: Listener | None = None,
     done: Iterable[str] = (),
     samples: bool = False,
+    rails: int = 0,
+    refused: list[str] | None = None,
 ) -> list[Measured]:
     """What the requests give, all of one back end and number of ranks, run one after the other by the same ranks.
 
+    rails: pairs of nodes of so many ranks are measured if it is not 0. refused: takes why requests could not be measured, where others could.
     heard is called for each row as it comes, by another thread, so that what was measured is known whatever happens to the run after it.
     Raises LaunchError if a rank fails or is not done in time, InputError if nothing could be measured.
     """
@@ -96,6 +110,7 @@ def run_requests(
             "requests": [request.to_json() for request in requests],
             "done": sorted(done),
             "samples": samples,
+            "rails": rails,
         }
         argv = [sys.executable, "-m", "busbw.measuring.rank", json.dumps(job)]
         with _followed(results, collected.line):
@@ -107,6 +122,8 @@ def run_requests(
         raise InputError(collected.refused[0])
     if not collected.found:
         raise LaunchError("rank 0 ended without a result")
+    if refused is not None:
+        refused += collected.refused
     return collected.measured()
 
 
@@ -152,6 +169,10 @@ class _Collected:
         elif "head" in told:
             self.found.append((head_from(told["head"]), []))
             self._tell(None)
+        elif "pairs" in told:
+            one = RoundOfPairs(told["key"], told["size_bytes"], told["pairs"], told["wrong"])
+            if self._heard is not None:
+                self._heard(Heard(self.found[-1][0], None, one))
         else:
             self.found[-1][1].append(_with_samples(row_from(told["row"]), told["samples"]))
             self._tell(self.found[-1][1][-1])
