@@ -71,3 +71,24 @@ def test_pairs_that_cannot_be_measured_are_one_message(busbw, more, said):
     ran = busbw("run", "pairs", *more)
     assert ran.status == 2
     assert said in ran.err
+
+
+def test_a_suite_is_one_run(busbw, tmp_path):
+    """Cells of two numbers of ranks; one that its back end cannot do is said, and the others are measured."""
+    file, store = tmp_path / "suite.yaml", tmp_path / "store"
+    file.write_text("- {collective: all-gather, bytes: 64, ranks: 2}\n- {collective: barrier, ranks: 3}\n")
+    asked = ["run", "suite", "--suite", file, "--iterations", "1", "--warm-up", "0", "--launcher", "threads"]
+    ran = busbw(*asked, "--store", store, "--json")
+    assert ran.status == 0
+    assert [(one["collective"], one["ranks"]) for one in json.loads(ran.out)["results"]] == [("all_gather", 2), ("barrier", 3)]  # fmt: skip
+    runs = busbw("query", "SELECT count(DISTINCT run_id) AS n FROM runs", "--store", store, "--json")
+    assert json.loads(runs.out)["rows"] == [{"n": 1}]
+
+
+def test_figures_of_this_host_are_kept(busbw, tmp_path):
+    store = tmp_path / "store"
+    ran = busbw("run", "host", "--bytes", "16KiB", "--store", store, "--json")
+    figures = json.loads(ran.out)["figures"]
+    assert {"copy_bytes_per_s", "triad_bytes_per_s", "read_latency_s"} <= {one["name"] for one in figures}
+    asked = busbw("query", "SELECT count(*) AS n FROM counters", "--store", store, "--json")
+    assert json.loads(asked.out)["rows"] == [{"n": len(figures)}]

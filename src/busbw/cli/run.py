@@ -12,6 +12,7 @@ import typer
 from busbw.cli.console import given_path, note, print_json
 from busbw.cli.predictions import Sizes, sizes_of
 from busbw.cli.run_asked import WRONG, Asked, journal_of, kept_journal, title_of
+from busbw.errors import InputError
 
 if TYPE_CHECKING:
     from busbw.measuring.keeping import Kept
@@ -30,9 +31,10 @@ def run(  # noqa: PLR0917 - an option each
     collective: Annotated[
         str | None,
         typer.Argument(
-            metavar="COLLECTIVE|p2p|pairs",
+            metavar="COLLECTIVE|p2p|pairs|suite|host",
             help="all-reduce, all-gather, reduce-scatter, all-to-all(-v), broadcast, reduce, gather, scatter, send-recv, barrier; "
-            "p2p, or one of latency, bandwidth, bidirectional, message-rate; pairs: every node with every other.",
+            "p2p, or one of latency, bandwidth, bidirectional, message-rate; pairs: every node with every other; "
+            "suite: a list of them; host: this machine's memory and cores.",
         ),
     ] = None,
     backend: Annotated[
@@ -87,6 +89,15 @@ def run(  # noqa: PLR0917 - an option each
     rails: Annotated[
         int, typer.Option("--rails", metavar="N", help="Of pairs: ranks of a node, which send side by side.")
     ] = 1,
+    suite: Annotated[
+        Path | None,
+        typer.Option(
+            "--suite",
+            parser=given_path,
+            metavar="FILE",
+            help="Of suite: a YAML list of cells; every collective if not given.",
+        ),
+    ] = None,
     programs: Annotated[
         Path | None,
         typer.Option(
@@ -121,17 +132,25 @@ def run(  # noqa: PLR0917 - an option each
         return _resumed(resume, Asked("", deadline_s, store, as_json))
     if collective is None:
         raise typer.BadParameter("what is to be measured? Write a collective, such as all-reduce, or p2p.")
-    sizes_bytes = tuple(sizes_of(sizes or ["4MiB" if collective == "pairs" else "8:64MiB:2"]))
+    usual = {"pairs": "4MiB", "host": "64MiB"}.get(collective, "8:64MiB:2")
+    sizes_bytes = tuple(sizes_of(sizes or [usual]))
     if max(sizes_bytes) > _MOST_BYTES:
         raise typer.BadParameter(
             f"--bytes: {max(sizes_bytes)} bytes on each of {ranks} ranks are more than is tried here (16 GiB)."
         )
+    if collective == "host":
+        from busbw.cli.run_host import of_this_host  # noqa: PLC0415
+
+        return of_this_host(sizes_bytes[0], Asked("local", deadline_s, store, as_json))
     told = {
         "ranks": ranks, "sizes_bytes": sizes_bytes, "dtype": dtype, "op": op, "window": window, "in_place": in_place, "iterations": iterations,
         "root": root, "backend": backend, "width": _share(width), "limit_s": limit_s, "warm_up": warm_up,
     }  # fmt: skip
-    names = ("bandwidth",) if collective == "pairs" else _named(collective)
-    requests = [_request(name, told) for name in names]
+    if collective == "suite":
+        requests = _suite(suite, _request("barrier", told))
+    else:
+        names = ("bandwidth",) if collective == "pairs" else _named(collective)
+        requests = [_request(name, told) for name in names]
     chosen = launcher or ("mpirun" if backend in ("mpi", "osu") else "local")
     _check_launcher(chosen, backend, ranks)
     asked = Asked(chosen, deadline_s, store, as_json, programs, program_options)
@@ -173,7 +192,7 @@ def _named(text: str) -> tuple[str, ...]:
     named = collective_named(text)
     if named in COLLECTIVES:
         return (str(named),)
-    known = [name.replace("_", "-") for name in (*COLLECTIVES, "p2p", *POINT_TO_POINT)]
+    known = [name.replace("_", "-") for name in (*COLLECTIVES, "p2p", *POINT_TO_POINT, "pairs", "suite", "host")]
     nearest = difflib.get_close_matches(text.lower().replace("_", "-"), known, 1, 0.0)[0]
     raise typer.BadParameter(
         f"{text} {'is not measured here' if named else 'is no collective'}; nearest: {nearest}. There are {', '.join(known)}."
@@ -255,13 +274,19 @@ def _measured(requests: Sequence[Request], asked: Asked, kept: Kept | None = Non
     refused: list[str] = []
 
     with kept_journal(journal) as outcome:
-        if asked.launcher == "threads":
-            for request in requests:
-                run_in_threads(request, heard=heard, done=done)
-        else:
-            run_requests(
-                requests, deadline_s=asked.deadline_s, launcher=asked.launcher, heard=heard, done=done, samples=journal is not None, refused=refused
-            )  # fmt: skip
+        for group in _alike(requests):
+            try:
+                if asked.launcher == "threads":
+                    for request in group:
+                        run_in_threads(request, heard=heard, done=done)
+                else:
+                    run_requests(
+                        group, deadline_s=asked.deadline_s, launcher=asked.launcher, heard=heard, done=done, samples=journal is not None, refused=refused
+                    )  # fmt: skip
+            except InputError as error:
+                if len(group) == len(requests):
+                    raise
+                refused.append(str(error))
     for reason in refused:
         note(reason)
     title = title_of(requests)
@@ -270,6 +295,20 @@ def _measured(requests: Sequence[Request], asked: Asked, kept: Kept | None = Non
     wrong = _show(_merged(requests, rows), asked)
     outcome.told_at_the_end(title, asked, len(rows))
     return WRONG if wrong or outcome.reason else 0
+
+
+def _suite(path: Path | None, usual: Request) -> list[Request]:
+    from busbw.measuring.suite import built_in, suite_from  # noqa: PLC0415
+
+    return built_in(usual) if path is None else suite_from(path, usual, sizes_of)
+
+
+def _alike(requests: Sequence[Request]) -> list[list[Request]]:
+    """Those that the same ranks can measure one after the other, together, in the order in which the first of them stands."""
+    groups: dict[tuple[str, int], list[Request]] = {}
+    for request in requests:
+        groups.setdefault((request.backend, request.ranks), []).append(request)
+    return list(groups.values())
 
 
 def _merged(requests: Sequence[Request], rows: Sequence[tuple[Measured, Any]]) -> list[Measured]:
