@@ -5,6 +5,7 @@ from __future__ import annotations
 from benchmarks.measure.change_points import change_points
 from benchmarks.measure.overhead import overhead
 from benchmarks.measure.pairs import culprits_named
+from benchmarks.measure.store import killed_while_recording, ten_million_samples
 from benchmarks.rows import Benchmark
 
 __all__ = ["BENCHMARKS"]
@@ -21,5 +22,13 @@ BENCHMARKS = (
     Benchmark(
         "M3", "change points, 2 % step at 1 % noise, n = 200: hit; false per flat series; hit beyond Otava's at that rate of false ones; time a series",
         "; ; ; ms", (">=;<=;>=;<", (0.95, 0.05, 0.0, 1.0)), change_points, sized=True,
+    ),
+    Benchmark(
+        "M5", "store of 10 million samples with starts and arrivals: ingest; size; slowest standard query", "s; MB; s",
+        ("<=", (5.0, 70.0, 1.0)), ten_million_samples, sized=True,
+    ),
+    Benchmark(
+        "M6", "kill -9 in 100 trials of three writers and a compaction on one store: acknowledged rows lost", "rows", ("==", (0,)),
+        killed_while_recording,
     ),
 )  # fmt: skip

@@ -110,7 +110,7 @@ def test_segments_carry_table_and_artefact_in_their_name(tmp_path):
     segment = tmp_path / "store" / run / f"counters-{log.sha256[:32]}.parquet"
     assert pq.read_metadata(segment).row_group(0).column(0).compression == "ZSTD"
     manifest = json.loads((tmp_path / "store" / run / "manifest.json").read_text())
-    assert (manifest["schema"], manifest["run_id"]) == (1, run)
+    assert (manifest["schema"], manifest["run_id"]) == (2, run)
     assert manifest["artefacts"][0]["segments"] == {"counters": [segment.name]}
     assert manifest["artefacts"][0]["rows"] == {"counters": 3}
 
@@ -489,7 +489,7 @@ def test_a_manifest_cannot_name_a_file_that_is_no_segment_of_its_artefact(tmp_pa
 def test_a_run_of_a_later_version_is_reported_and_not_overwritten(tmp_path):
     store, a = Store(tmp_path / "store"), artefact(tmp_path, "a")
     manifest = tmp_path / "store" / read(store, a) / "manifest.json"
-    later = manifest.read_text().replace('"schema": 1', '"schema": 2')
+    later = manifest.read_text().replace('"schema": 2', '"schema": 3')
     manifest.write_text(later)
     assert "Update busbw" in store.problems()[0].detail
     with pytest.raises(InputError, match="written by a later version"):
@@ -648,7 +648,7 @@ def test_an_sql_error_gives_duckdb_s_words_and_the_tables(tmp_path):
     with pytest.raises(InputError) as caught:
         store.query("SELECT bandwith FROM counters")
     assert 'Referenced column "bandwith" not found' in str(caught.value)
-    assert "Tables: artefacts, calls, choices, collective_progress, collectives, counters," in str(caught.value)
+    assert "Tables: artefacts, calls, cells, choices, collective_progress, collectives, counters," in str(caught.value)
 
 
 @pytest.mark.parametrize(

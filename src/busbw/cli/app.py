@@ -29,6 +29,7 @@ from busbw.cli.run import run
 from busbw.cli.score import calibrate, score
 from busbw.cli.simulate import simulate
 from busbw.cli.simulate_packets import packets
+from busbw.cli.store import store
 from busbw.errors import InputError
 
 __all__ = ["app", "main"]
@@ -96,6 +97,7 @@ def _busbw(
 app.command()(explain)
 app.command(cls=ReadCommand)(read)
 app.command(cls=QueryCommand)(query)
+app.add_typer(store, name="store")
 app.command()(hardware)
 app.add_typer(nccl, name="nccl")
 app.command()(predict)

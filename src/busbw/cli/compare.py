@@ -134,7 +134,7 @@ def _nothing_shared(sides: Sequence[Results]) -> str:
 def _kind(cell: Cell) -> str:
     """What was measured, but for its size."""
     words = [cell.collective or cell.tool or "?"]
-    words += [word for word in (cell.dtype, cell.redop) if word and word != "none"]
+    words += [word for word in (cell.dtype, cell.redop, cell.algorithm, cell.variant) if word and word != "none"]
     if cell.ranks is not None:
         words.append(f"{cell.ranks} ranks")
     if cell.nodes is not None and cell.nodes > 1:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress
     from rich.table import Table
 
-__all__ = ["BytesRead", "Page", "PointsDone", "given_path", "json_text", "note", "print_json", "problem"]
+__all__ = ["BytesRead", "Page", "PointsDone", "given_path", "given_store", "json_text", "note", "print_json", "problem"]
 
 PIPED_WIDTH = 100
 """Columns for prose where there is no terminal to ask. Lines of files and tables are never broken there."""
@@ -34,6 +34,12 @@ def given_path(text: str) -> Path:
     if not text:
         raise typer.BadParameter("the path is empty; the current folder is written as a dot.")
     return Path(text)
+
+
+def given_store(text: str) -> str:
+    """An option's store: a folder, or s3://BUCKET/PREFIX. An empty one is refused."""
+    given_path(text)
+    return text
 
 
 def problem(message: str) -> None:

@@ -12,15 +12,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from busbw.measuring.comparison import Comparison, Difference, compare, merged
     from busbw.measuring.history import Event, History, Series, history
+    from busbw.measuring.prometheus import exposition
     from busbw.measuring.results import Cell, Results, results_of
 
 __all__ = [
-    "Cell", "Comparison", "Difference", "Event", "History", "Results", "Series", "compare", "history", "merged", "results_of",
+    "Cell", "Comparison", "Difference", "Event", "History", "Results", "Series", "compare", "exposition", "history", "merged", "results_of",
 ]  # fmt: skip
 
 _MODULE_OF = {
     **dict.fromkeys(("Comparison", "Difference", "compare", "merged"), "comparison"),
     **dict.fromkeys(("Event", "History", "Series", "history"), "history"),
+    "exposition": "prometheus",
     **dict.fromkeys(("Cell", "Results", "results_of"), "results"),
 }
 

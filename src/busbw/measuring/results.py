@@ -31,8 +31,11 @@ _VERSIONS = {
 """Events that say which version ran, and what of."""
 _MEASURED = (
     "tool", "tool_version", "collective", "size_bytes", "dtype", "redop", "ranks", "nodes", "in_place", "time_ns", "algbw_bytes_per_s",
-    "busbw_bytes_per_s",
+    "busbw_bytes_per_s", "algorithm",
 )  # fmt: skip
+
+
+_SAMPLED = "collective, size_bytes, dtype, redop, ranks, nodes, in_place, algorithm, variant"
 
 
 class Cell(NamedTuple):
@@ -46,6 +49,9 @@ class Cell(NamedTuple):
     ranks: int | None
     nodes: int | None
     in_place: bool | None
+    algorithm: str | None = None
+    variant: str | None = None
+    """What else was chosen, such as cuda_graph."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +74,7 @@ def results_of(path: str, spool: Path | None = None) -> tuple[list[Results], lis
 
     spool: a folder for what archives hold. Raises InputError for a path that does not exist, or a store without a run.
     """
-    store = Store(Path(path))
+    store = Store(path)
     if store.has_runs():
         runs, left_out = _of_store(store, path)
         return runs, [*store.problems(), *_not_compared(path, left_out)]
@@ -106,13 +112,17 @@ def _of_store(store: Store, path: str) -> tuple[list[Results], int]:
     events = ", ".join(f"'{name}'" for name in _VERSIONS)
     queries = {
         "measurements": f"SELECT run_id, {', '.join(_MEASURED)} FROM measurements JOIN {read_by} USING (artefact)",
+        # A recorded run that summed up nothing itself: the median of each cell. Its samples are no repeats: they share a run.
+        "samples": f"SELECT run_id, backend AS tool, NULL AS tool_version, {_SAMPLED}, quantile_cont(time_ns, 0.5) AS time_ns, "
+        "NULL AS algbw_bytes_per_s, NULL AS busbw_bytes_per_s FROM samples WHERE run_id IS NOT NULL AND artefact NOT IN "
+        f"(SELECT artefact FROM measurements WHERE artefact IS NOT NULL) GROUP BY run_id, backend, {_SAMPLED}",
         "settings": f"SELECT DISTINCT run_id, host, name, value FROM settings JOIN {read_by} USING (artefact)",
         "events": f"SELECT DISTINCT run_id, host, event, fields FROM events JOIN {read_by} USING (artefact) WHERE event IN ({events})",
     }
     for table, sql in queries.items():
         for batch in store.query(sql).to_batches(max_chunksize=100_000):
             for row in batch.to_pylist():
-                runs[row["run_id"]]["tables"][table].append(row)
+                runs[row["run_id"]]["tables"]["measurements" if table == "samples" else table].append(row)
     ordered = sorted(runs.items(), key=lambda item: (item[1]["created_ns"], item[0]))
     found = [
         Results(
@@ -149,6 +159,8 @@ def _times(rows: Iterable[Mapping[str, Any]]) -> dict[Cell, tuple[float, ...]]:
             row["ranks"],
             row["nodes"],
             row["in_place"],
+            row.get("algorithm"),
+            row.get("variant"),
         )
         found[cell].append(seconds)
     return {cell: tuple(times) for cell, times in found.items()}

@@ -4,6 +4,7 @@ Imports nothing of busbw but units, errors, statistics and hardware.
 """
 
 from busbw.observations.artefacts import Artefact, sha256_of
+from busbw.observations.circumstances import Circumstances
 from busbw.observations.rows_file import ROWS_FILE, rows_lines
 from busbw.observations.secrets import is_allowed_variable, redact, redact_text
 from busbw.observations.tables import SCHEMAS, Rows, rows_of
@@ -12,6 +13,7 @@ __all__ = [
     "ROWS_FILE",
     "SCHEMAS",
     "Artefact",
+    "Circumstances",
     "Rows",
     "is_allowed_variable",
     "redact",

@@ -13,8 +13,11 @@ import pyarrow as pa
 
 __all__ = ["SCHEMAS", "SCHEMA_VERSION", "Rows", "rows_of"]
 
-SCHEMA_VERSION = 1
-"""Raised when a column changes meaning or goes; a store names the version it was written with."""
+SCHEMA_VERSION = 2
+"""Raised when columns change; a store names the version it was written with. Columns that an earlier version had not are NULL in its rows.
+
+1: until 0.1. 2: tables samples and cells; measurements has backend, algorithm and p50_ns.
+"""
 
 _WHERE: list[tuple[str, pa.DataType]] = [("artefact", pa.string()), ("line", pa.int64()), ("byte_offset", pa.int64())]
 _PROCESS: list[tuple[str, pa.DataType]] = [
@@ -22,6 +25,19 @@ _PROCESS: list[tuple[str, pa.DataType]] = [
     ("pid", pa.int64()),
     ("device", pa.int32()),
     ("rank", pa.int32()),
+]
+_CELL: list[tuple[str, pa.DataType]] = [
+    ("cell", pa.int64()),
+    ("collective", pa.string()),
+    ("size_bytes", pa.int64()),
+    ("dtype", pa.string()),
+    ("redop", pa.string()),
+    ("ranks", pa.int32()),
+    ("nodes", pa.int32()),
+    ("in_place", pa.bool_()),
+    ("backend", pa.string()),
+    ("algorithm", pa.string()),
+    ("variant", pa.string()),
 ]
 _WORDS = pa.map_(pa.string(), pa.string())
 
@@ -38,7 +54,16 @@ SCHEMAS: dict[str, pa.Schema] = {
         ("ranks", pa.int32()), ("nodes", pa.int32()), ("in_place", pa.bool_()), ("time_ns", pa.int64()), ("time_is_cpu", pa.bool_()),
         ("algbw_bytes_per_s", pa.float64()), ("busbw_bytes_per_s", pa.float64()), ("wrong", pa.float64()),
         ("iterations", pa.int64()), ("min_ns", pa.int64()), ("max_ns", pa.int64()), ("p99_ns", pa.int64()), ("cv_pct", pa.float64()),
+        ("backend", pa.string()), ("algorithm", pa.string()), ("p50_ns", pa.int64()),
     ]),
+    # One timed call of a collective on one rank, or the mean of `calls` calls timed together. cell: equal where all of collective ... variant
+    # are (`MeasuredCell`). variant: what else was chosen, such as cuda_graph. iteration: counts from 0 within cell and rank. peer: of point to
+    # point. start_ns: since the epoch, by the rank's clock. arrival_ns: how long after the first rank of this iteration this one came.
+    "samples": pa.schema([*_WHERE, ("run_id", pa.string()), *_CELL, ("host", pa.string()), ("rank", pa.int32()), ("peer", pa.int32()),
+                          ("iteration", pa.int64()), ("calls", pa.int32()), ("time_ns", pa.int64()), ("start_ns", pa.int64()),
+                          ("arrival_ns", pa.int64())]),
+    # A cell of samples that a run holds, and how many.
+    "cells": pa.schema([("run_id", pa.string()), *_CELL, ("samples", pa.int64())]),
     # One cell of a matrix or list of pairs: a figure between two named ends.
     "pairs": pa.schema([
         *_WHERE, ("tool", pa.string()), ("quantity", pa.string()), ("src", pa.string()), ("dst", pa.string()), ("value", pa.float64()),

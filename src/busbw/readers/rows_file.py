@@ -21,7 +21,7 @@ __all__ = ["READER"]
 _HEAD = f'{{"busbw": "{ROWS_FILE}"'.encode()
 _LONGEST_LINE = 1 << 20
 _BATCH_ROWS = 10_000
-_NO_ROWS = ("artefacts", "losses")
+_NO_ROWS = ("artefacts", "cells", "losses")
 
 
 class RowsFileReader:

@@ -31,7 +31,7 @@ __all__ = [
 
 
 @contextlib.contextmanager
-def writing_to(root: Path) -> Iterator[None]:
+def writing_to(root: Path | str) -> Iterator[None]:
     """Turns what the file system refuses into a message."""
     try:
         yield

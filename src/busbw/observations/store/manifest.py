@@ -9,21 +9,23 @@ from pathlib import Path
 from typing import Any
 
 from busbw.errors import InputError, Loss
-from busbw.observations.store.files import names_in, run_folders
 from busbw.observations.store.layout import MANIFEST, ROW_TABLES, SEGMENT, SHA256, RunId, run_id_of
+from busbw.observations.store.places import LocalPlace, Place, mapped
 from busbw.observations.tables import SCHEMA_VERSION
 
-__all__ = ["Entry", "Run", "all_runs", "choose", "committed_run", "is_whole", "manifest_text"]
+__all__ = [
+    "DamagedError", "Entry", "Run", "all_runs", "choose", "committed_run", "is_whole", "manifest_text", "typed",
+]  # fmt: skip
 
 _MANIFEST_BYTES = 512 * 2**20
 """Largest manifest that is read: about a million artefacts."""
 
 
-class _DamagedError(Exception):
+class DamagedError(Exception):
     """A manifest that cannot be used, and why."""
 
 
-class _NewerError(_DamagedError):
+class _NewerError(DamagedError):
     """A manifest of a later schema than this version knows: nothing is wrong with it."""
 
 
@@ -55,6 +57,7 @@ class Run:
     losses: tuple[tuple[str, Loss], ...]
     """With the hash of the artefact."""
     files: frozenset[str]
+    schema: int = SCHEMA_VERSION
 
     def missing(self, entry: Entry) -> list[str]:
         """Segments of an artefact that the manifest names and the folder lacks."""
@@ -99,24 +102,29 @@ def manifest_text(
 def committed_run(folder: Path) -> Run | None:
     """The run in a folder, None if there is none or it is damaged. Raises InputError if a later version wrote it."""
     try:
-        return _read_run(folder)
+        return _read_run(LocalPlace(folder.parent), folder.name)
     except _NewerError as newer:
         raise InputError(f"{folder / MANIFEST}: {newer}") from newer
-    except _DamagedError:
+    except DamagedError:
         return None
 
 
-def all_runs(root: Path) -> tuple[list[Run], list[Loss]]:
+def all_runs(place: Place) -> tuple[list[Run], list[Loss]]:
     """Every committed run, earliest first, and what is wrong with the others."""
-    runs, problems = [], []
-    for folder in run_folders(root):
+    runs: list[Run] = []
+    problems: list[Loss] = []
+
+    def read(run_id: str) -> Run | Loss | None:
         try:
-            run = _read_run(folder)
-        except _DamagedError as damage:
-            problems.append(Loss("damaged-manifest", str(folder / MANIFEST), None, str(damage)))
-        else:
-            if run is not None:
-                runs.append(run)
+            return _read_run(place, run_id)
+        except DamagedError as damage:
+            return Loss("damaged-manifest", f"{place.shown}/{run_id}/{MANIFEST}", None, str(damage))
+
+    for found in mapped(place, read, place.runs()):
+        if isinstance(found, Run):
+            runs.append(found)
+        elif found is not None:
+            problems.append(found)
     return sorted(runs, key=lambda run: (run.created_ns, run.run_id)), problems
 
 
@@ -141,47 +149,50 @@ def choose(runs: Sequence[Run]) -> tuple[dict[str, tuple[Run, Entry]], list[tupl
     return chosen, [lack for sha256, lacks in missing.items() if sha256 not in chosen for lack in lacks]
 
 
-def _read_run(folder: Path) -> Run | None:
-    """The run in a folder, None if nothing was committed there. Raises _DamagedError if the manifest cannot be used."""
-    path = folder / MANIFEST
+def _read_run(place: Place, of: str) -> Run | None:
+    """The run in a folder, None if nothing was committed there. Raises DamagedError if the manifest cannot be used."""
     again = "Read its files again with --store to mend it, or remove the folder"
     try:
-        if path.stat().st_size > _MANIFEST_BYTES:
-            raise _DamagedError(f"the manifest is larger than {_MANIFEST_BYTES} bytes. {again}.")
-        content = json.loads(path.read_bytes())
-        version = _typed(content, dict)["schema"]
-        if _typed(version, int) > SCHEMA_VERSION:
+        names = frozenset(place.names(of))
+        if MANIFEST not in names:
+            return None
+        text = place.read(of, MANIFEST)
+        if len(text) > _MANIFEST_BYTES:
+            raise DamagedError(f"the manifest is larger than {_MANIFEST_BYTES} bytes. {again}.")
+        content = json.loads(text)
+        version = typed(content, dict)["schema"]
+        if typed(version, int) > SCHEMA_VERSION:
             raise _NewerError(
                 f"written by a later version (schema {version}, this one knows {SCHEMA_VERSION}). Update busbw."
             )
-        if version < SCHEMA_VERSION:
-            raise _DamagedError(f"written by an earlier version (schema {version}, now {SCHEMA_VERSION}). {again}.")
-        entries = tuple(_entry(item) for item in _typed(content["artefacts"], list))
-        losses = tuple((_typed(item["artefact"], str), _loss(item)) for item in _typed(content["losses"], list))
-        run_id, created_ns = _typed(content["run_id"], str), _typed(content["created_ns"], int)
-        if run_id != folder.name or run_id != run_id_of(entry.sha256 for entry in entries):
-            raise _DamagedError(f"the manifest is another run's ({run_id}). {again}.")
-        return Run(run_id, created_ns, entries, losses, frozenset(names_in(folder)))
+        if version < 1:
+            raise DamagedError(f"there is no schema {version}. {again}.")
+        entries = tuple(_entry(item) for item in typed(content["artefacts"], list))
+        losses = tuple((typed(item["artefact"], str), _loss(item)) for item in typed(content["losses"], list))
+        run_id, created_ns = typed(content["run_id"], str), typed(content["created_ns"], int)
+        if run_id != of or run_id != run_id_of(entry.sha256 for entry in entries):
+            raise DamagedError(f"the manifest is another run's ({run_id}). {again}.")
+        return Run(run_id, created_ns, entries, losses, names, version)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        raise _DamagedError(f"cannot be read: {error.strerror}. Check its permissions.") from error
+        raise DamagedError(f"cannot be read: {error.strerror}. Check its permissions.") from error
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise _DamagedError(f"the manifest is damaged ({error!r:.200}). {again}.") from error
+        raise DamagedError(f"the manifest is damaged ({error!r:.200}). {again}.") from error
 
 
 def _entry(item: Any) -> Entry:
     """Raises ValueError, KeyError or TypeError if this is no artefact of a manifest."""
     entry = Entry(
-        sha256=_typed(item["sha256"], str),
-        path=_typed(item["path"], str),
-        size_bytes=_typed(item["size_bytes"], int),
-        copies=tuple(_typed(path, str) for path in item["copies"]),
-        formats=tuple(_typed(name, str) for name in item["formats"]),
+        sha256=typed(item["sha256"], str),
+        path=typed(item["path"], str),
+        size_bytes=typed(item["size_bytes"], int),
+        copies=tuple(typed(path, str) for path in item["copies"]),
+        formats=tuple(typed(name, str) for name in item["formats"]),
         segments={
-            table: [_typed(name, str) for name in _typed(names, list)] for table, names in item["segments"].items()
+            table: [typed(name, str) for name in typed(names, list)] for table, names in item["segments"].items()
         },
-        rows={table: _typed(rows, int) for table, rows in item["rows"].items()},
+        rows={table: typed(rows, int) for table, rows in item["rows"].items()},
     )
     if not SHA256.fullmatch(entry.sha256):
         raise ValueError(f"{entry.sha256!r} is no SHA-256")
@@ -201,15 +212,15 @@ def _entry(item: Any) -> Entry:
 def _loss(item: Any) -> Loss:
     line = item["line"]
     return Loss(
-        kind=_typed(item["kind"], str),
-        path=_typed(item["path"], str),
-        line=None if line is None else _typed(line, int),
-        detail=_typed(item["detail"], str),
-        count=_typed(item["count"], int),
+        kind=typed(item["kind"], str),
+        path=typed(item["path"], str),
+        line=None if line is None else typed(line, int),
+        detail=typed(item["detail"], str),
+        count=typed(item["count"], int),
     )
 
 
-def _typed(value: Any, kind: type) -> Any:
+def typed(value: Any, kind: type) -> Any:
     """The value. Raises TypeError if it is of another type."""
     if type(value) is not kind:
         raise TypeError(f"expected {kind.__name__}, found {value!r:.80}")

@@ -18,6 +18,7 @@ from busbw.observations.store.keeping import keep_copy
 from busbw.observations.store.layout import ARTEFACTS, MANIFEST, ROW_TABLES, SEGMENT, RunId, run_id_of
 from busbw.observations.store.leftovers import new_token, remove_writer, take_mark
 from busbw.observations.store.manifest import Entry, Run, all_runs, choose, committed_run, is_whole, manifest_text
+from busbw.observations.store.places import LocalPlace
 from busbw.observations.store.segments import TableWriter
 from busbw.observations.tables import SCHEMAS, Rows
 
@@ -69,7 +70,7 @@ class RunWriter:
     def _adopt(self) -> None:
         """Takes over what committed runs hold of the artefacts, by hard link: each run is whole without the others."""
         own = committed_run(self._folder)
-        others = [run for run in all_runs(self._root)[0] if run.run_id != self.run_id]
+        others = [run for run in all_runs(LocalPlace(self._root))[0] if run.run_id != self.run_id]
         chosen, _ = choose(others if own is None else [own, *others])
         for sha256, entry in self._entries.items():
             if sha256 not in chosen:
