@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.measure.change_points import change_points
+from benchmarks.measure.launchers import launchers_run
 from benchmarks.measure.overhead import overhead
 from benchmarks.measure.pairs import culprits_named
 from benchmarks.measure.store import killed_while_recording, ten_million_samples
@@ -30,5 +31,9 @@ BENCHMARKS = (
     Benchmark(
         "M6", "kill -9 in 100 trials of three writers and a compaction on one store: acknowledged rows lost", "rows", ("==", (0,)),
         killed_while_recording,
+    ),
+    Benchmark(
+        "M8", "real launchers that start ranks here, run a benchmark and name a failure: Slurm, Open MPI, MPICH, torchrun, manifests, Ansible", "of 6",
+        ("==", (6.0,)), launchers_run, sized=True,
     ),
 )  # fmt: skip

@@ -20,6 +20,7 @@ from busbw.cli.design import design
 from busbw.cli.expected import expected
 from busbw.cli.explain import explain
 from busbw.cli.hardware import hardware
+from busbw.cli.launch import launch
 from busbw.cli.nccl import nccl
 from busbw.cli.plans import convert, show, verify
 from busbw.cli.predict import predict
@@ -110,6 +111,7 @@ app.command()(history)
 app.command()(score)
 app.command()(calibrate)
 app.command()(run)
+app.command(context_settings={"allow_interspersed_args": False})(launch)
 app.command()(verify)
 app.command()(convert)
 app.command()(show)

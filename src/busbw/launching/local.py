@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import IO
+
+from busbw.launching.processes import LaunchError, end_processes, forget_job, how_it_ended, new_job_name
 
 __all__ = ["Ended", "LaunchError", "launch_local"]
 
@@ -21,10 +21,6 @@ _GRACE_S = 1.0
 _MOST_OUTPUT = 64 << 20
 """Bytes that are kept of what a rank writes."""
 _SHOWN_LINES = 3
-
-
-class LaunchError(RuntimeError):
-    """A rank could not be started, failed, or took too long; the message names it and ends with its last words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +48,13 @@ def launch_local(
     """
     if ranks < 1:
         raise LaunchError(f"{ranks} ranks: at least one is needed")
-    job = f"{os.getpid()}-{os.urandom(4).hex()}"
+    job = new_job_name()
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     processes: list[subprocess.Popen[bytes]] = []
     with ExitStack() as stack:
         written = [[stack.enter_context(tempfile.TemporaryFile()) for _ in range(2)] for _ in range(ranks)]
-        stack.callback(_forget, job)
-        stack.callback(_end, processes)
+        stack.callback(forget_job, job)
+        stack.callback(end_processes, processes, _GRACE_S)
         for rank in range(ranks):
             own = {"BUSBW_RANK": str(rank), "BUSBW_RANKS": str(ranks), "BUSBW_JOB": job}
             out, err = written[rank]
@@ -84,7 +80,7 @@ def _wait(
         statuses = [process.poll() for process in processes]
         for rank, status in enumerate(statuses):
             if status:
-                raise LaunchError(f"rank {rank} {_how(status)}{_last_words(written[rank])}")
+                raise LaunchError(f"rank {rank} {how_it_ended(status)}{_last_words(written[rank])}")
         running = [rank for rank, status in enumerate(statuses) if status is None]
         if not running:
             return
@@ -94,34 +90,6 @@ def _wait(
                 f"rank{'s' * (len(running) > 1)} {names} had not ended after {deadline_s:g} s{_last_words(written[running[0]])}"
             )
         time.sleep(_POLL_S)
-
-
-def _end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
-    for process in processes:
-        if process.poll() is None:
-            process.terminate()
-    until = time.monotonic() + _GRACE_S
-    for process in processes:
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(max(0.0, until - time.monotonic()))
-        if process.poll() is None:
-            process.kill()
-        process.wait()
-
-
-def _forget(job: str) -> None:
-    """Removes what ranks that were killed before all had come have left in shared memory (`execution.shared_memory`)."""
-    for left in Path("/dev/shm").glob(f"busbw-{job}-*"):
-        left.unlink(missing_ok=True)
-
-
-def _how(status: int) -> str:
-    if status > 0:
-        return f"ended with status {status}"
-    try:
-        return f"was killed by {signal.Signals(-status).name}"
-    except ValueError:
-        return f"was killed by signal {-status}"
 
 
 def _text(stream: IO[bytes]) -> str:
