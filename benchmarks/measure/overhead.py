@@ -54,13 +54,16 @@ def _start_s() -> float:
 def _both(backend: str, size: int, turns: int) -> tuple[float, float]:
     """Seconds of a call in a bare loop and in ours, each nearly the least of all turns, of the rank that took longest."""
     from busbw.launching import LaunchError, launch_local
-    from busbw.measuring.running import mpirun_argv
+    from busbw.measuring.running import How, end_by_launcher
 
     with tempfile.TemporaryDirectory(prefix="busbw-m1-") as folder:
         argv = [sys.executable, "-m", "benchmarks.measure.overhead", backend, str(size), str(turns), folder]
         try:
             if backend == "mpi":
-                lines = launch_local(mpirun_argv(argv, _RANKS), 1, deadline_s=120, bind=False)[0].out
+                written: list[bytes] = []
+                end_by_launcher(How("mpirun", 120.0), argv, _RANKS, written.append)
+                lines = next(line for line in written if b"[" in line).decode()
+                lines = lines[lines.rindex("[") :]
             else:
                 lines = launch_local(argv, _RANKS, deadline_s=120)[0].out
         except LaunchError as error:

@@ -68,7 +68,12 @@ def test_json_says_what_was_measured_and_that_nothing_was_predicted(busbw):
         (["all-reduce", "--dtype", "complex64"], "--dtype complex64: there are float32"),
         (["all-reduce", "--op", "median"], "--op median: there are sum"),
         (["all-reduce", "--backend", "verbs"], "back end verbs: there are builtin"),
-        (["all-reduce", "--launcher", "slurm"], "--launcher slurm: there are local"),
+        (["all-reduce", "--launcher", "slurn"], "launcher 'slurn': nearest: slurm"),
+        (["all-reduce", "--hosts", "a,b"], "--launcher local: runs on this machine"),
+        (
+            ["all-reduce", "--launcher", "ssh", "--ranks", "3", "--nodes", "2"],
+            "3 ranks cannot be spread over them evenly",
+        ),
         (["all-gather", "--op", "prod"], "--op prod: all-gather reduces nothing"),
         (["all-reduce", "--bytes", "8:4:2"], "--bytes 8:4:2: it begins above its end"),
         (["all-gather", "--window"], "all-reduce alone runs on window memory"),
@@ -105,7 +110,7 @@ def test_a_run_of_which_a_rank_dies_shows_what_it_measured_and_goes_on(busbw, tm
     assert "was measured in part, 1 rows: rank 1 waited for rank 0" in ran.err
     assert _sizes(ran.out) == ["64"]
     name = ran.err.partition("--resume ")[2].split()[0]
-    ended = busbw("query", "SELECT fields['state'] AS s FROM events WHERE event = 'busbw.run.ended'", "--store", store, "--json")  # fmt: skip
+    ended = busbw("query", "SELECT DISTINCT status AS s FROM runs", "--store", store, "--json")
     assert json.loads(ended.out)["rows"] == [{"s": "died"}]
     again = busbw("run", "--resume", name, "--store", store)
     assert again.status == 0
@@ -116,3 +121,12 @@ def test_a_run_of_which_a_rank_dies_shows_what_it_measured_and_goes_on(busbw, tm
 
 def _sizes(table):
     return [line.split()[0] for line in table.splitlines() if not line.startswith("#")]
+
+
+def test_a_dry_run_shows_what_would_start(busbw):
+    """Two ranks on each of two hosts, by ssh; nothing is started."""
+    ran = busbw("run", "all-reduce", "--backend", "torch", "--ranks", "4", "--hosts", "n[1-2]", "--launcher", "ssh", "--bytes", "8", "--dry-run")  # fmt: skip
+    assert ran.status == 0
+    assert "busbw.measuring.rank" in ran.out
+    assert "n1" in ran.out
+    assert "n2" in ran.out

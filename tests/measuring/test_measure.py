@@ -18,7 +18,7 @@ from busbw.execution import Communicator
 from busbw.measuring import measure as measuring
 from busbw.measuring.measure import Measured, MeasuredRow, head_from, head_json, row_from, row_json
 from busbw.measuring.request import COLLECTIVES, IN_PLACE, POINT_TO_POINT, Request
-from busbw.measuring.running import run_in_threads, run_processes, run_requests
+from busbw.measuring.running import How, run_in_threads, run_processes, run_requests
 from busbw.measuring.samples import Half
 
 TYPES = (("float32", "sum"), ("float16", "avg"), ("int8", "prod"), ("int64", "avg"), ("uint8", "max"))
@@ -67,7 +67,7 @@ def test_other_libraries_are_checked_by_the_same_loop(backend):
         Request(name, 2, (0, 1004), "float32", "max", backend=backend, iterations=2, warm_up=0)
         for name in (*COLLECTIVES, *POINT_TO_POINT)
     ]
-    found = run_requests(requests, deadline_s=100, launcher="mpirun" if backend == "mpi" else "local", samples=True)
+    found = run_requests(requests, How("mpirun" if backend == "mpi" else "local", 100), samples=True)
     assert [one.request.collective for one in found] == [*COLLECTIVES, *POINT_TO_POINT]
     assert [half.wrong for one in found for row in one.rows for half in row.halves()] == [0] * 2 * (15 + len(IN_PLACE))
     assert found[0].rows[1].out_of_place.took_ns.shape == (2, 2)

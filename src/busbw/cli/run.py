@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from busbw.cli.console import given_path, note, print_json
+from busbw.cli.console import given_path, given_store, note, print_json
 from busbw.cli.predictions import Sizes, sizes_of
 from busbw.cli.run_asked import WRONG, Asked, journal_of, kept_journal, title_of
 from busbw.errors import InputError
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from busbw.measuring.keeping import Kept
     from busbw.measuring.measure import Measured
     from busbw.measuring.request import Request
-    from busbw.measuring.running import Heard
+    from busbw.measuring.running import Heard, How
 
 __all__ = ["run"]
 
@@ -60,10 +60,29 @@ def run(  # noqa: PLR0917 - an option each
         str | None,
         typer.Option(
             "--launcher",
-            metavar="local|threads|mpirun",
-            help="What starts the ranks; mpirun for MPI if not given, else local processes.",
+            metavar="NAME",
+            help="What starts the ranks: local (processes of this machine), threads, mpirun, torchrun, slurm, ssh ...; mpirun for mpi and osu if not given.",
         ),
     ] = None,
+    launcher_options: Annotated[
+        list[str] | None,
+        typer.Option("--launcher-option", metavar="KEY=VALUE", help="Of the launcher; may be repeated."),
+    ] = None,
+    hosts: Annotated[
+        str | None, typer.Option("--hosts", metavar="LIST", help="a,b,n[01-04], or @FILE; ranks fill them in blocks.")
+    ] = None,
+    nodes: Annotated[
+        int | None,
+        typer.Option(
+            "--nodes", metavar="N", help="Nodes that the ranks are spread over; 1, or one a host, if not given."
+        ),
+    ] = None,
+    image: Annotated[
+        str | None, typer.Option("--image", metavar="IMAGE", help="For launchers that run containers.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print exactly what would be started, and start nothing.")
+    ] = False,
     width: Annotated[
         str,
         typer.Option(
@@ -81,9 +100,12 @@ def run(  # noqa: PLR0917 - an option each
         float, typer.Option("--deadline", metavar="SECONDS", help="When processes that have not ended are stopped.")
     ] = 600.0,
     store: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
-            "--store", parser=given_path, metavar="DIR", help="Keep every row here as soon as it is measured."
+            "--store",
+            parser=given_store,
+            metavar="DIR",
+            help="Keep every row here as soon as it is measured; a folder, or s3://BUCKET/PREFIX.",
         ),
     ] = None,
     rails: Annotated[
@@ -125,11 +147,13 @@ def run(  # noqa: PLR0917 - an option each
       busbw run all-to-all --ranks 4 --bytes 1MiB --dtype float16 --json
       busbw run p2p --backend mpi --bytes 8:4MiB:8 --store lab
     """  # noqa: D301 - the backspace keeps the lines of the examples apart
+    from busbw.measuring.running import How  # noqa: PLC0415
+
     if not deadline_s >= 0:
         raise typer.BadParameter(f"--deadline {deadline_s:g}: write seconds.")
     requests: Sequence[Request]
     if resume is not None:
-        return _resumed(resume, Asked("", deadline_s, store, as_json))
+        return _resumed(resume, Asked(How("local", deadline_s), store, as_json))
     if collective is None:
         raise typer.BadParameter("what is to be measured? Write a collective, such as all-reduce, or p2p.")
     usual = {"pairs": "4MiB", "host": "64MiB"}.get(collective, "8:64MiB:2")
@@ -141,7 +165,7 @@ def run(  # noqa: PLR0917 - an option each
     if collective == "host":
         from busbw.cli.run_host import of_this_host  # noqa: PLC0415
 
-        return of_this_host(sizes_bytes[0], Asked("local", deadline_s, store, as_json))
+        return of_this_host(sizes_bytes[0], Asked(How(), store, as_json))
     told = {
         "ranks": ranks, "sizes_bytes": sizes_bytes, "dtype": dtype, "op": op, "window": window, "in_place": in_place, "iterations": iterations,
         "root": root, "backend": backend, "width": _share(width), "limit_s": limit_s, "warm_up": warm_up,
@@ -152,8 +176,13 @@ def run(  # noqa: PLR0917 - an option each
         names = ("bandwidth",) if collective == "pairs" else _named(collective)
         requests = [_request(name, told) for name in names]
     chosen = launcher or ("mpirun" if backend in ("mpi", "osu") else "local")
-    _check_launcher(chosen, backend, ranks)
-    asked = Asked(chosen, deadline_s, store, as_json, programs, program_options)
+    how = How(chosen, deadline_s, tuple(launcher_options or ()), image=image)
+    how = _how(how, hosts=hosts, nodes=nodes, ranks=ranks)
+    _check_launcher(how, backend, ranks)
+    if dry_run:
+        print(_shown(requests, how), end="")
+        return 0
+    asked = Asked(how, store, as_json, programs, program_options)
     if collective == "pairs":
         from busbw.cli.run_pairs import pairs_of_nodes  # noqa: PLC0415
 
@@ -221,17 +250,52 @@ def _request(name: str, told: dict[str, Any]) -> Request:
     return Request(name, **told)
 
 
-def _check_launcher(launcher: str, backend: str, ranks: int) -> None:
-    from busbw.measuring.running import LAUNCHERS  # noqa: PLC0415
+def _how(how: How, *, hosts: str | None, nodes: int | None, ranks: int) -> How:
+    """With hosts, and ranks spread over nodes."""
+    from busbw.launching import hosts_of  # noqa: PLC0415
 
-    if launcher not in LAUNCHERS:
-        raise typer.BadParameter(f"--launcher {launcher}: there are {', '.join(LAUNCHERS[:-1])} and {LAUNCHERS[-1]}.")
-    if launcher == "threads" and backend != "builtin":
-        raise typer.BadParameter(f"--launcher threads: ranks of {backend} are processes; leave it out.")
-    if launcher == "local" and backend == "mpi" and ranks > 1:
+    named = hosts_of(hosts) if hosts is not None else ()
+    if nodes is not None and (nodes < 1 or ranks % nodes):
+        raise typer.BadParameter(f"--nodes {nodes}: {ranks} ranks cannot be spread over them evenly.")
+    if named and nodes is not None and nodes != len(named):
+        raise typer.BadParameter(f"--nodes {nodes}: --hosts names {len(named)}; leave one of them out.")
+    return replace(how, hosts=named, ranks_per_node=ranks // nodes if nodes else 0)
+
+
+def _check_launcher(how: How, backend: str, ranks: int) -> None:
+    from busbw.launching import launcher_named  # noqa: PLC0415
+
+    if how.launcher == "threads":
+        if backend != "builtin":
+            raise typer.BadParameter(f"--launcher threads: ranks of {backend} are processes; leave it out.")
+        return
+    launcher_named(how.launcher)
+    if how.launcher == "local" and backend == "mpi" and ranks > 1:
         raise typer.BadParameter("--launcher local: ranks of MPI are started by its mpirun; leave it out.")
-    if launcher != "threads" and ranks > _MOST_RANKS and launcher == "local":
+    if how.launcher == "local" and (how.hosts or how.options):
+        raise typer.BadParameter(
+            "--launcher local: runs on this machine and has no options; name another launcher, such as ssh."
+        )
+    if how.launcher == "local" and ranks > _MOST_RANKS:
         raise typer.BadParameter(f"--ranks {ranks}: write 1 to {_MOST_RANKS}.")
+
+
+def _shown(requests: Sequence[Request], how: How) -> str:
+    """Exactly what would be started for the first group of requests."""
+    from busbw.launching import launch  # noqa: PLC0415
+    from busbw.measuring.running import rank_argv  # noqa: PLC0415
+
+    if how.launcher == "threads":
+        return "# ranks are threads of this process: nothing is started\n"
+    first = requests[0]
+    return str(
+        launch(
+            how.job(rank_argv(_alike(requests)[0], "MEETING", None), first.ranks),
+            how.launcher,
+            how.options,
+            dry_run=True,
+        )
+    )
 
 
 def _resumed(name: str, asked: Asked) -> int:
@@ -242,7 +306,9 @@ def _resumed(name: str, asked: Asked) -> int:
     kept = kept_run(asked.store, name)
     programs = Path(kept.more["programs"]) if kept.more.get("programs") else None
     rails = int(kept.more.get("rails", "0"))
-    again = replace(asked, launcher=kept.launcher, programs=programs, options=kept.more.get("options", ""))
+    again = replace(
+        asked, how=replace(asked.how, launcher=kept.launcher), programs=programs, options=kept.more.get("options", "")
+    )
     if rails:
         from busbw.cli.run_pairs import pairs_of_nodes  # noqa: PLC0415
 
@@ -276,13 +342,11 @@ def _measured(requests: Sequence[Request], asked: Asked, kept: Kept | None = Non
     with kept_journal(journal) as outcome:
         for group in _alike(requests):
             try:
-                if asked.launcher == "threads":
+                if asked.how.launcher == "threads":
                     for request in group:
                         run_in_threads(request, heard=heard, done=done)
                 else:
-                    run_requests(
-                        group, deadline_s=asked.deadline_s, launcher=asked.launcher, heard=heard, done=done, samples=journal is not None, refused=refused
-                    )  # fmt: skip
+                    run_requests(group, asked.how, heard=heard, done=done, samples=journal is not None, refused=refused)
             except InputError as error:
                 if len(group) == len(requests):
                     raise
@@ -332,5 +396,5 @@ def _show(results: Sequence[Measured], asked: Asked) -> int:
         print_json(listed[0] if len(listed) == 1 else {"schema": 1, "results": listed})
     else:
         for one in results:
-            print(table_of(one, asked.launcher), end="")
+            print(table_of(one, asked.how.launcher), end="")
     return sum(wrong_of(one) for one in results)

@@ -6,13 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from busbw.cli.console import note, problem
 
 if TYPE_CHECKING:
     from busbw.measuring.keeping import Journal, Kept
     from busbw.measuring.request import Request
+    from busbw.measuring.running import How
 
 __all__ = ["WRONG", "Asked", "Outcome", "journal_of", "kept_journal", "title_of"]
 
@@ -23,23 +24,21 @@ WRONG = 1
 class Asked:
     """Options that say how, not what."""
 
-    launcher: str
-    deadline_s: float
-    store: Path | None
+    how: How
+    store: Path | str | None
     as_json: bool
     programs: Path | None = None
     """Where the user's binaries are; PATH if None."""
     options: str = ""
     """Further ones for such a binary."""
-    hosts: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
 class Outcome:
     """How a run ended, and what it is called in its store."""
 
-    state: str = "complete"
     reason: str = ""
+    """Why the run died; empty if it did not."""
     journal: Journal | None = field(default=None)
 
     def told(self, title: str, asked: Asked, measured: int) -> int | None:
@@ -72,21 +71,20 @@ def title_of(requests: Sequence[Request]) -> str:
 def journal_of(
     requests: Sequence[Request], asked: Asked, kept: Kept | None = None, more: Mapping[str, str] | None = None, title: str = ""
 ) -> Journal | None:  # fmt: skip
-    """Where rows are kept; None without a store. What died there before is marked so first."""
+    """Where rows are kept; None without a store."""
     if asked.store is None:
         return None
-    from busbw.measuring.keeping import Journal, new_name, recover  # noqa: PLC0415 - loads the tables
+    from busbw.measuring.keeping import Journal, new_name  # noqa: PLC0415 - loads the tables
 
-    for name in recover(asked.store):
-        note(f"run {name} had died; what it measured is in {asked.store} now, marked so")
     backend = requests[0].backend if requests else "builtin"
     name = kept.name if kept is not None else new_name(title or title_of(requests), backend)
-    return Journal(asked.store, name, requests, asked.launcher, part=kept.parts if kept is not None else 0, more=more)
+    run_id = kept.run_id if kept is not None else None
+    return Journal(asked.store, name, requests, asked.how.launcher, run_id=run_id, more=more)
 
 
 @contextmanager
 def kept_journal(journal: Journal | None) -> Iterator[Outcome]:
-    """How the block ends: a rank that fails makes it died, an interrupt interrupted; what was measured is committed in every case."""
+    """How the block ends: a rank that fails, and an interrupt, makes it a run that died; what was measured is committed in every case."""
     from busbw.execution import GaveUpError  # noqa: PLC0415 - loads numpy
     from busbw.launching import LaunchError  # noqa: PLC0415
 
@@ -94,11 +92,10 @@ def kept_journal(journal: Journal | None) -> Iterator[Outcome]:
     try:
         yield outcome
     except (LaunchError, GaveUpError) as error:
-        outcome.state, outcome.reason = "died", str(error)
+        outcome.reason = str(error)
     except BaseException as error:
         if journal is not None:
-            state: Any = "interrupted" if isinstance(error, KeyboardInterrupt) else "died"
-            journal.end(state, f"{type(error).__name__}: {error}"[:500])
+            journal.end(f"{type(error).__name__}: {error}"[:500])
         raise
     if journal is not None:
-        journal.end(outcome.state, outcome.reason[:2000])
+        journal.end(outcome.reason[:2000] or None)

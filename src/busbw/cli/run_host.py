@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from busbw.cli.console import Page, note, print_json
@@ -21,7 +20,7 @@ def of_this_host(size_bytes: int, asked: Asked) -> int:
     """Measures, prints and keeps; the exit status."""
     from busbw.measuring.host import counter_rows, figures, gpu_reason  # noqa: PLC0415
 
-    journal = journal_of((), replace(asked, launcher="local"), title="host")
+    journal = journal_of((), asked, title="host")
     found: list[Figure] = []
     with kept_journal(journal):
         for figure in figures(size_bytes):

@@ -34,7 +34,7 @@ def pairs_of_nodes(request: Request, asked: Asked, *, rails: int, kept: Kept | N
         raise typer.BadParameter(
             f"pairs: --backend {request.backend} does not measure pairs; take mpi, torch or builtin."
         )
-    if asked.launcher == "threads":
+    if asked.how.launcher == "threads":
         raise typer.BadParameter("pairs: --launcher threads: ranks of pairs are processes; leave it out.")
     if rails < 1 or request.ranks % rails or request.ranks // rails < 2:
         raise typer.BadParameter(
@@ -55,9 +55,7 @@ def pairs_of_nodes(request: Request, asked: Asked, *, rails: int, kept: Kept | N
             journal.head(one.head)
 
     with kept_journal(journal) as outcome:
-        run_requests(
-            [request], deadline_s=asked.deadline_s, launcher=asked.launcher, heard=heard, done=done, rails=rails
-        )
+        run_requests([request], asked.how, heard=heard, done=done, rails=rails)
     if (status := outcome.told("pairs", asked, len(rounds))) is not None:
         return status
     sizes = sorted({one.size_bytes for one in rounds})

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import shlex
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from busbw.cli.console import Page, note, print_json
 from busbw.cli.run_asked import WRONG, Asked, journal_of, kept_journal, title_of
+from busbw.errors import InputError
 
 if TYPE_CHECKING:
     from busbw.measuring.keeping import Kept
+    from busbw.measuring.programs import Invocation
     from busbw.measuring.request import Request
 
 __all__ = ["by_programs", "show_rows"]
@@ -34,7 +34,19 @@ def by_programs(requests: Sequence[Request], asked: Asked, kept: Kept | None = N
         extra = shlex.split(asked.options)
     except ValueError as error:
         raise typer.BadParameter(f"--program-options {asked.options}: {error}.") from None
-    listed = [one for request in requests for one in invocations(request, extra, asked.programs, asked.launcher)]
+    listed: list[Invocation] = []
+    refused: list[str] = []
+    for request in requests:
+        try:
+            listed += invocations(request, extra, asked.programs, asked.how.launcher)
+        except InputError as error:
+            if len(requests) == 1:
+                raise
+            refused.append(str(error))
+    if not listed:
+        raise InputError(refused[0])
+    for reason in refused:
+        note(reason)
     done = set(kept.done()) if kept is not None else set()
     left = [one for one in listed if one.key not in done]
     if kept is not None:
@@ -43,20 +55,18 @@ def by_programs(requests: Sequence[Request], asked: Asked, kept: Kept | None = N
             return 0
     more = {"options": asked.options} | ({"programs": str(asked.programs)} if asked.programs is not None else {})
     journal = journal_of(requests, asked, kept, more)
-    files: list[Path] = []
-    with tempfile.TemporaryDirectory(prefix="busbw-run-") as temporary, kept_journal(journal) as outcome:
-        folder = journal.outputs if journal is not None else Path(temporary)
-        rows: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
+    with kept_journal(journal) as outcome:
         for one in left:
-            file = folder / f"{one.key.replace('/', '-')}.txt"
-            run_program(one, file, deadline_s=asked.deadline_s, launcher=asked.launcher)
-            files.append(file)
-            found, lost = read_rows([file])
+            text = run_program(one, asked.how)
+            found, lost = read_rows(text, one.key)
             rows += found
             for loss in lost:
                 note(loss)
+            if not found:
+                note(f"{one.shown()}: printed no row that its reader knows")
             if journal is not None:
-                journal.output(one.key, file)
+                journal.output(one.key, text, found)
     title = title_of(requests)
     if (status := outcome.told(title, asked, len(rows))) is not None:
         return status

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from functools import partial
 from typing import Any
@@ -26,8 +27,9 @@ _NOTHING = np.empty(0, np.uint8)
 
 
 def start(rank: int, ranks: int, meet: str) -> Builtin:
-    """This rank, in a process; all ranks call, on one machine. meet: a name that all have agreed on."""
-    return Builtin(Communicator(ranks, rank=rank, name=meet.rstrip("/").rpartition("/")[2], wait_s=60.0))
+    """This rank, in a process; all ranks call, on one machine. The last part of meet is a name that all have, if no launcher has given one."""
+    name = os.environ.get("BUSBW_JOB") or meet.rstrip("/").rpartition("/")[2]
+    return Builtin(Communicator(ranks, rank=rank, name=name, wait_s=60.0))
 
 
 class Builtin:

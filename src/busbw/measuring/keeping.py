@@ -1,46 +1,40 @@
-"""What a run measures goes into a store row by row: a journal that survives the run, committed when the run ends, however it ends.
+"""What a run measures goes into a store row by row: durable once measured, marked if the run dies, and looked up when it is resumed.
 
-    STORE/unfinished/<name>.<part>.jsonl   a file of rows (`observations.rows_file`), fsynced after each; locked as long as its run lives
-    STORE/unfinished/<name>.<part>.out/    what programs that measured have printed
-
-A journal that nobody holds is of a run that died: whoever comes next marks it so and commits it. `--resume` looks up what a run had measured.
+Rows of `measurements`, `samples`, `pairs` and `counters` are what others ask for. Events say the rest: `busbw.run.begun` the requests,
+`busbw.run.row` a row as it is shown, `busbw.run.output` what a program printed.
 """
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import json
 import math
 import os
 import platform
 import re
-import shutil
-import subprocess
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
+
+import numpy as np
 
 from busbw import __version__
-from busbw.errors import InputError, Loss
+from busbw.errors import InputError
 from busbw.measuring.measure import Measured, MeasuredRow, head_from, head_json, row_from, row_json
 from busbw.measuring.request import POINT_TO_POINT, REDUCING, ROOTED, Request, request_from
-from busbw.observations import ROWS_FILE, SCHEMAS, Artefact, Rows
-from busbw.observations.secrets import is_allowed_variable
-from busbw.observations.store import Store
-from busbw.observations.tables import SCHEMA_VERSION
+from busbw.measuring.samples import Half
+from busbw.observations.store import MeasuredCell, Store
 
-__all__ = ["Journal", "Kept", "keep_files", "kept_run", "machine_facts", "new_name", "recover"]
+__all__ = ["Journal", "Kept", "kept_run", "machine_facts", "new_name"]
 
-_UNFINISHED = "unfinished"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,120}")
-_BEGUN, _ROW, _OUTPUT, _ENDED = "busbw.run.begun", "busbw.run.row", "busbw.run.output", "busbw.run.ended"
+_BEGUN, _ROW, _OUTPUT = "busbw.run.begun", "busbw.run.row", "busbw.run.output"
 _ORIGIN = "busbw run"
-_TOOL_S = 5.0
-"""For git and nvidia-smi to answer."""
+_MOST_OUTPUT = 1 << 20
+"""Characters of what a program printed that are kept. nccl-tests' table of a hundred sizes has 15,000."""
 
 
 def new_name(what: str, backend: str) -> str:
@@ -50,159 +44,123 @@ def new_name(what: str, backend: str) -> str:
 
 
 def machine_facts() -> dict[str, str]:
-    """What this machine, and the folder that the run was started in, are: processor, cores, memory, kernel, commit."""
-    found = {"kernel": platform.release(), "machine": platform.machine(), "python": platform.python_version()}
+    """What this machine is: processor, cores, NUMA nodes, memory."""
+    found = {"machine": platform.machine()}
     if hasattr(os, "sched_getaffinity"):
         found["cores"] = str(len(os.sched_getaffinity(0)))
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
         if model := re.search(r"^(?:model name|CPU part)\s*:\s*(.+)$", text, re.MULTILINE):
             found["processor"] = model[1].strip()
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         nodes = [
             entry.name for entry in Path("/sys/devices/system/node").iterdir() if re.fullmatch(r"node\d+", entry.name)
         ]
         found["numa_nodes"] = str(len(nodes))
-    with contextlib.suppress(OSError, ValueError):
+    with suppress(OSError, ValueError):
         found["memory_bytes"] = str(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-    if commit := _told(["git", "rev-parse", "HEAD"]):
-        found["git.commit"] = commit
-        found["git.changed"] = str(bool(_told(["git", "status", "--porcelain", "--untracked-files=no"]))).lower()
     return found
 
 
-def _told(argv: Sequence[str]) -> str:
-    """What a program prints; nothing if it is not there, fails, or takes too long."""
-    if shutil.which(argv[0]) is None:
-        return ""
-    try:
-        ended = subprocess.run(list(argv), check=False, capture_output=True, text=True, timeout=_TOOL_S, stdin=subprocess.DEVNULL)  # fmt: skip
-    except (OSError, subprocess.TimeoutExpired, UnicodeDecodeError):
-        return ""
-    return ended.stdout.strip() if ended.returncode == 0 else ""
-
-
 class Journal:
-    """The rows of one run, as they come. Call `end` however the run ends; a process that is killed leaves the file to `recover`."""
+    """The rows of one run in a store, as they come. Call `end` however the run ends; one that is killed is seen to have died."""
 
     def __init__(
-        self, store: Path, name: str, requests: Sequence[Request], launcher: str, *, part: int = 0, more: Mapping[str, str] | None = None
+        self, store: Path | str, name: str, requests: Sequence[Request], launcher: str, *, run_id: str | None = None, more: Mapping[str, str] | None = None
     ) -> None:  # fmt: skip
         if not _NAME.fullmatch(name):
             raise InputError(f"{name!r} is no name of a run: letters, digits, dots, dashes.")
-        self.store, self.name = store, name
-        folder = store / _UNFINISHED
-        folder.mkdir(parents=True, exist_ok=True)
-        self.path = folder / f"{name}.{part}.jsonl"
-        descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        self._out: IO[str] = os.fdopen(descriptor, "w", encoding="utf-8")
-        self._rows = 0
-        self._write({"busbw": ROWS_FILE, "schema": SCHEMA_VERSION, "run": name})
-        self._event(
-            _BEGUN,
-            {
-                "name": name,
-                "part": str(part),
-                "launcher": launcher,
-                "requests": json.dumps([request.to_json() for request in requests]),
-                **(more or {}),
-            },
-        )
-        for variable, value in sorted(os.environ.items()):
-            if is_allowed_variable(variable):
-                self._setting(variable, value, "environment")
-        for fact, value in machine_facts().items():
-            self._setting(fact, value, _ORIGIN)
-        self._sync()
+        self.name = name
+        self._recorder = Store(store).record(name, run_id=run_id, resume=run_id is not None)
+        fields = {"name": name, "launcher": launcher, "requests": json.dumps([request.to_json() for request in requests])}  # fmt: skip
+        self._event(_BEGUN, fields | dict(more or {}))
+        self._settings(machine_facts())
+        self._recorder.commit()
+
+    @property
+    def run_id(self) -> str:
+        """Its id in the store."""
+        return self._recorder.run_id
 
     def head(self, head: Measured) -> None:
         """A request begins."""
-        for fact, value in head.about.items():
-            self._setting(fact, value, _ORIGIN)
-        for place in head.places:
-            self._write({
-                "table": "devices", "host": place.host, "pid": place.pid, "rank": place.rank, "kind": "cpu",
-                "name": head.about.get("memory", "CPU"), "attributes": {"cores": _ranges(place.cores)},
-            })  # fmt: skip
-        self._sync()
+        self._settings(head.about)
+        self._recorder.append(
+            "devices",
+            [
+                {
+                    "host": place.host, "pid": place.pid, "rank": place.rank, "kind": "cpu", "name": head.about.get("memory", "CPU"),
+                    "attributes": [("cores", _ranges(place.cores))],
+                }
+                for place in head.places
+            ],
+        )  # fmt: skip
+        self._recorder.commit()
 
     def row(self, head: Measured, row: MeasuredRow) -> None:
         """A row was measured; it is on the disk when this returns."""
-        self._write_all(measurements(head, row))
-        self._write_all(samples(head, row))
+        self._recorder.append("measurements", list(measurements(head, row)))
+        for in_place, half in ((False, row.out_of_place), (True, row.in_place)):
+            if half is not None:
+                self._samples(head, row, half, in_place)
         self._event(_ROW, {"key": row.key, "head": json.dumps(head_json(head)), "row": json.dumps(row_json(row))})
-        self._rows += 1
-        self._sync()
+        self._recorder.commit()
 
-    def output(self, key: str, file: Path) -> None:
-        """A program has ended, and what it printed is whole; the file lies in `outputs`."""
-        self._event(_OUTPUT, {"key": key, "file": file.name})
-        self._rows += 1
-        self._sync()
+    def _samples(self, head: Measured, row: MeasuredRow, half: Half, in_place: bool) -> None:
+        if half.started_ns is None or half.took_ns is None:
+            return
+        request = head.request
+        ranks, count = half.took_ns.shape
+        cell = MeasuredCell(
+            _stored_collective(request.collective),
+            row.size_bytes,
+            request.dtype,
+            request.op if request.collective in REDUCING else "none",
+            request.ranks,
+            _nodes(head),
+            in_place,
+            request.backend,
+            None,
+            "window" if request.window else None,
+        )
+        self._recorder.samples(
+            cell,
+            time_ns=np.rint(half.took_ns / half.batch).astype(np.int64).reshape(-1),
+            rank=np.repeat(np.arange(ranks), count),
+            calls=half.batch,
+            start_ns=half.started_ns.reshape(-1),
+            arrival_ns=(half.started_ns - half.started_ns.min(axis=0)).reshape(-1) if half.batch == 1 else None,
+            host={place.rank: place.host for place in head.places},
+        )
 
-    @property
-    def outputs(self) -> Path:
-        """A folder for what programs print."""
-        folder = self.path.with_suffix(".out")
-        folder.mkdir(exist_ok=True)
-        return folder
+    def output(self, key: str, text: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        """A program has ended: what it printed, and the rows that its reader found there."""
+        place = ("artefact", "line", "byte_offset")
+        found = [{name: value for name, value in row.items() if name not in place} for row in rows]
+        self._recorder.append("measurements", found)
+        self._event(_OUTPUT, {"key": key}, text[:_MOST_OUTPUT])
+        self._recorder.commit()
 
     def pairs(self, key: str, rows: Iterable[Mapping[str, Any]]) -> None:
         """A round of a matrix of pairs."""
-        self._write_all({"table": "pairs", **row} for row in rows)
-        self._event(_OUTPUT, {"key": key, "file": ""})
-        self._rows += 1
-        self._sync()
+        self._recorder.append("pairs", list(rows))
+        self._event(_OUTPUT, {"key": key})
+        self._recorder.commit()
 
     def counters(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Figures of this machine."""
-        self._write_all({"table": "counters", **row} for row in rows)
-        self._sync()
+        self._recorder.append("counters", [{**row, "labels": list(row["labels"].items())} for row in rows])
+        self._recorder.commit()
 
-    def end(self, state: str, reason: str = "") -> str:
-        """The run's id in the store: commits what was measured. state: complete, died or interrupted."""
-        _close_with(self._out, state, reason, self._rows)
-        run = _commit(self.store, self.path, self.name)
-        self._out.close()
-        return run
+    def end(self, died: str | None = None) -> None:
+        """Commits what waits, and says whether and why the run died."""
+        self._recorder.finish(died=died)
 
-    def _event(self, event: str, fields: Mapping[str, str], level: str = "info") -> None:
-        self._write({"table": "events", "event": event, "level": level, "time_ns": time.time_ns(), "fields": dict(fields)})  # fmt: skip
+    def _event(self, event: str, fields: Mapping[str, str], text: str | None = None) -> None:
+        self._recorder.append("events", [{"event": event, "level": "info", "time_ns": time.time_ns(), "text": text, "fields": list(fields.items())}])  # fmt: skip
 
-    def _setting(self, name: str, value: str, origin: str) -> None:
-        self._write({"table": "settings", "name": name, "value": value, "origin": origin})
-
-    def _write(self, value: Mapping[str, Any]) -> None:
-        self._out.write(json.dumps(value, allow_nan=False) + "\n")
-
-    def _write_all(self, values: Iterable[Mapping[str, Any]]) -> None:
-        for value in values:
-            self._write(value)
-
-    def _sync(self) -> None:
-        self._out.flush()
-        os.fsync(self._out.fileno())
-
-
-def _close_with(out: IO[str], state: str, reason: str, rows: int) -> None:
-    fields = {"state": state, "rows": str(rows)} | ({"reason": reason} if reason else {})
-    level = "info" if state == "complete" else "error"
-    text = f"the run ended: {state}" + (f"; {reason}" if reason else "")
-    event = {"table": "events", "event": _ENDED, "level": level, "time_ns": time.time_ns(), "text": text, "fields": fields}  # fmt: skip
-    out.write(json.dumps(event) + "\n")
-    out.flush()
-    os.fsync(out.fileno())
-
-
-def _commit(store: Path, journal: Path, name: str) -> str:
-    """Puts a journal, and what programs printed, into the store, and removes it here."""
-    folder = journal.with_suffix(".out")
-    outputs = sorted(folder.iterdir()) if folder.is_dir() else []
-    run = keep_files(store, [(journal, f"{name}.jsonl"), *((file, file.name) for file in outputs)])
-    journal.unlink()
-    shutil.rmtree(folder, ignore_errors=True)
-    return run
+    def _settings(self, told: Mapping[str, str]) -> None:
+        self._recorder.append("settings", [{"name": name, "value": value, "origin": _ORIGIN} for name, value in told.items()])  # fmt: skip
 
 
 def measurements(head: Measured, row: MeasuredRow) -> Iterator[dict[str, Any]]:
@@ -212,10 +170,10 @@ def measurements(head: Measured, row: MeasuredRow) -> Iterator[dict[str, Any]]:
         if half is None:
             continue
         algbw, busbw = head.busbw_bytes_per_s(row.size_bytes, half)
-        spread = {"p99_ns": half.p99_s, "min_ns": half.min_s, "max_ns": half.max_s}
+        spread = {"p50_ns": half.median_s, "p99_ns": half.p99_s, "min_ns": half.min_s, "max_ns": half.max_s}
         yield {
-            "table": "measurements",
             "tool": f"busbw {request.backend}",
+            "backend": request.backend,
             "tool_version": __version__,
             "collective": _stored_collective(request.collective),
             "size_bytes": row.size_bytes,
@@ -224,7 +182,7 @@ def measurements(head: Measured, row: MeasuredRow) -> Iterator[dict[str, Any]]:
             "redop": request.op if request.collective in REDUCING else "none",
             "root": request.root if request.collective in ROOTED else -1,
             "ranks": request.ranks,
-            "nodes": len({place.host for place in head.places}) or None,
+            "nodes": _nodes(head),
             "in_place": in_place,
             "time_ns": round(half.time_s * 1e9),
             "algbw_bytes_per_s": algbw,
@@ -235,75 +193,13 @@ def measurements(head: Measured, row: MeasuredRow) -> Iterator[dict[str, Any]]:
         }
 
 
+def _nodes(head: Measured) -> int | None:
+    return len({place.host for place in head.places}) or None
+
+
 def _stored_collective(name: str) -> str:
     """Tests of messages are told from each other by name: a window of messages one way is another thing than half a round trip."""
     return f"p2p_{name}" if name in POINT_TO_POINT else name
-
-
-def samples(head: Measured, row: MeasuredRow) -> Iterator[dict[str, Any]]:
-    """Rows of `samples`, where this version's tables have them: each rank's each call."""
-    if "samples" not in SCHEMAS:
-        return
-    columns = set(SCHEMAS["samples"].names)
-    request = head.request
-    for in_place, half in ((False, row.out_of_place), (True, row.in_place)):
-        if half is None or half.started_ns is None or half.took_ns is None:
-            continue
-        for rank in range(half.took_ns.shape[0]):
-            for number, (started, took) in enumerate(zip(half.started_ns[rank].tolist(), half.took_ns[rank].tolist(), strict=True)):  # fmt: skip
-                made = {
-                    "tool": f"busbw {request.backend}", "collective": _stored_collective(request.collective), "size_bytes": row.size_bytes,
-                    "dtype": request.dtype, "redop": request.op if request.collective in REDUCING else "none", "ranks": request.ranks,
-                    "in_place": in_place, "rank": rank, "iteration": number, "start_ns": started, "started_ns": started,
-                    "time_ns": round(took / half.batch), "duration_ns": round(took / half.batch), "batch": half.batch,
-                }  # fmt: skip
-                yield {"table": "samples", **{name: value for name, value in made.items() if name in columns}}
-
-
-def keep_files(store: Path, files: Sequence[tuple[Path, str]]) -> str:
-    """The run that files were kept as, together. A file is (where it is, how it is shown)."""
-    from busbw.readers import Reading, read_artefact  # noqa: PLC0415 - loads every reader
-
-    artefacts = [Artefact.of(path, shown) for path, shown in files]
-    with Store(store).begin(artefacts) as writer:
-        for artefact in artefacts:
-            if writer.is_stored(artefact):
-                continue
-            reading = Reading(artefact)
-            for item in read_artefact(artefact, reading):
-                if isinstance(item, Rows):
-                    writer.add(artefact, item)
-                elif isinstance(item, Loss):
-                    writer.lose(artefact, item)
-            writer.keep(artefact, reading.formats)
-        return writer.commit()
-
-
-def recover(store: Path) -> list[str]:
-    """Names of runs that died without a word, now marked so and committed."""
-    found = []
-    for path in sorted((store / _UNFINISHED).glob("*.jsonl")) if (store / _UNFINISHED).is_dir() else []:
-        with contextlib.suppress(FileNotFoundError), path.open("r+", encoding="utf-8") as stream:
-            try:
-                fcntl.flock(stream.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                continue  # it is still being measured
-            if not path.exists():
-                continue  # its run ended between two of our looks
-            text = stream.read()
-            whole = text.rfind("\n") + 1
-            if not whole:
-                path.unlink()
-                continue
-            stream.seek(len(text[:whole].encode("utf-8")))
-            stream.truncate()
-            if f'"event": "{_ENDED}"' not in text:
-                rows = text.count(f'"event": "{_ROW}"')
-                _close_with(stream, "died", "the process that measured ended without a word", rows)
-            name = path.name.rsplit(".", 2)[0]
-            _commit(store, path, name)
-            found.append(name)
-    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,12 +209,12 @@ class Kept:
     name: str
     requests: tuple[Request, ...]
     launcher: str
-    parts: int
-    """So many times it was begun."""
+    run_id: str
     rows: tuple[tuple[Measured, MeasuredRow], ...]
     outputs: tuple[str, ...]
     """Keys of programs that have ended well."""
-    complete: bool
+    status: str
+    """running, done or died."""
     more: Mapping[str, str]
 
     def done(self) -> list[str]:
@@ -326,35 +222,45 @@ class Kept:
         return [row.key for _, row in self.rows] + list(self.outputs)
 
 
-def kept_run(store: Path, name: str) -> Kept:
-    """A run by its name, or by the id of one of its parts in the store. Raises InputError if there is none."""
+def kept_run(store: Path | str, name: str) -> Kept:
+    """A run by its name or its id in the store. Raises InputError if there is none, or it is still measured."""
     if not _NAME.fullmatch(name):
         raise InputError(f"--resume {name!r}: is no name of a run.")
-    recover(store)
-    if not Store(store).has_runs():
+    held = Store(store)
+    if not held.has_runs():
         raise InputError(f"{store}: holds no run to resume.")
-    mine = f"SELECT artefact FROM events WHERE event = '{_BEGUN}' AND (fields['name'] = '{name}' OR artefact IN (SELECT artefact FROM runs WHERE run_id = '{name}'))"
-    rows = Store(store).query(
-        f"SELECT event, fields FROM events WHERE artefact IN (SELECT artefact FROM events WHERE event = '{_BEGUN}' AND fields['name'] IN "
-        f"(SELECT fields['name'] FROM events WHERE event = '{_BEGUN}' AND artefact IN ({mine}))) "
-        f"AND event IN ('{_BEGUN}', '{_ROW}', '{_OUTPUT}', '{_ENDED}') ORDER BY time_ns"
+    found = held.query(
+        f"SELECT run_id, any_value(artefact) AS artefact, any_value(status) AS status FROM runs WHERE path = '{name}' OR run_id = '{name}' GROUP BY run_id"
+    ).to_pylist()
+    if len(found) != 1 or found[0]["status"] is None:
+        raise InputError(f"{store}: has {'no' if not found else 'several'} run {name} of `busbw run`. See busbw query \"SELECT DISTINCT path, status FROM runs\" --store {store}")  # fmt: skip
+    run = found[0]
+    if run["status"] == "running":
+        raise InputError(f"{store}: run {name} is still being measured; wait for it, or end it.")
+    told = held.query(
+        f"SELECT event, fields FROM events WHERE artefact = '{run['artefact']}' AND event IN ('{_BEGUN}', '{_ROW}', '{_OUTPUT}') ORDER BY time_ns"
     )
-    events = [(row["event"], dict(row["fields"])) for row in rows.to_pylist()]
+    events = [(row["event"], dict(row["fields"])) for row in told.to_pylist()]
     begun = [fields for event, fields in events if event == _BEGUN]
     if not begun:
-        raise InputError(f"{store}: has no run {name}. The note at the end of a run, or `busbw query \"SELECT fields FROM events WHERE event = '{_BEGUN}'\"`, says its name.")  # fmt: skip
+        raise InputError(f"{store}: run {name} was recorded by something else than `busbw run`.")
     first = begun[0]
-    requests = tuple(request_from(told) for told in json.loads(first["requests"]))
     measured = tuple(
         (head_from(json.loads(fields["head"])), row_from(json.loads(fields["row"])))
         for event, fields in events
         if event == _ROW
     )
-    known = {"name", "part", "launcher", "requests"}
-    more = {key: value for key, value in first.items() if key not in known}
-    ended = [fields["state"] for event, fields in events if event == _ENDED]
-    outputs = tuple(fields["key"] for event, fields in events if event == _OUTPUT)
-    return Kept(first["name"], requests, first["launcher"], len(begun), measured, outputs, "complete" in ended, more)
+    known = {"name", "launcher", "requests"}
+    return Kept(
+        first["name"],
+        tuple(request_from(one) for one in json.loads(first["requests"])),
+        first["launcher"],
+        run["run_id"],
+        measured,
+        tuple(fields["key"] for event, fields in events if event == _OUTPUT),
+        run["status"],
+        {key: value for key, value in first.items() if key not in known},
+    )
 
 
 def _ranges(numbers: Sequence[int]) -> str:

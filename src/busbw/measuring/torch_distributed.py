@@ -13,6 +13,7 @@ import numpy.typing as npt
 import torch
 import torch.distributed as dist
 
+from busbw.launching import hosts_of, place
 from busbw.measuring.backends import Call, Together
 from busbw.measuring.request import REDUCING, Request
 from busbw.measuring.truth import sent_counts
@@ -22,6 +23,8 @@ __all__ = ["Torch", "start"]
 Array = npt.NDArray[Any]
 
 _WAIT_S = 120.0
+_PORTS = 20_000
+"""Ports 20,000 to 39,999 are taken by the job's number: below those that Linux gives to clients (32,768 on) for the most part. A guess that they are free."""
 _TAG = 77
 """Of messages, gloo's only means of telling them from those of collectives. Any number."""
 
@@ -34,6 +37,10 @@ def start(rank: int, ranks: int, meet: str) -> Torch:
         torch.cuda.set_device(local)
     else:
         torch.set_num_threads(1)
+    here = place(os.environ)
+    if here is not None and here.launcher == "slurm" and (here.nodes or 1) > 1:
+        os.environ.setdefault("MASTER_ADDR", hosts_of(os.environ.get("SLURM_STEP_NODELIST") or os.environ["SLURM_JOB_NODELIST"])[0])  # fmt: skip
+        os.environ.setdefault("MASTER_PORT", str(_PORTS + int(os.environ["SLURM_JOB_ID"]) % _PORTS))
     meets_by_network = os.environ.get("MASTER_ADDR") and os.environ.get("MASTER_PORT")
     where = "env://" if meets_by_network else f"file://{Path(meet).resolve()}/torch"
     dist.init_process_group(
