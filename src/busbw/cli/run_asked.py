@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -90,7 +92,8 @@ def kept_journal(journal: Journal | None) -> Iterator[Outcome]:
 
     outcome = Outcome(journal=journal)
     try:
-        yield outcome
+        with _ended_by_signals():
+            yield outcome
     except (LaunchError, GaveUpError) as error:
         outcome.reason = str(error)
     except BaseException as error:
@@ -99,3 +102,16 @@ def kept_journal(journal: Journal | None) -> Iterator[Outcome]:
         raise
     if journal is not None:
         journal.end(outcome.reason[:2000] or None)
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """SIGTERM, with which schedulers end a job, is as Ctrl-C: ranks are ended and what was measured is kept."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

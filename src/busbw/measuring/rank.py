@@ -24,6 +24,8 @@ __all__ = ["MARK", "main"]
 
 MARK = "busbw-row "
 """How a line of results begins where rank 0 writes them among what else is printed."""
+_PIECE = 900
+"""Letters of a line: launchers cut longer ones and put their labels between (Open MPI 4.1.4 after 4 KiB, seen here)."""
 _PR_SET_PDEATHSIG = 1
 """linux/prctl.h."""
 _ACKNOWLEDGED_S = 10.0
@@ -60,7 +62,13 @@ class _Results:
 
     def write(self, value: Any) -> None:
         """A line, which is out, and into a file also taken by whoever reads it, when this returns."""
-        self._out.write(f"{self._mark}{json.dumps(value)}\n")
+        text = json.dumps(value)
+        if self._mark:
+            pieces = [text[at : at + _PIECE] for at in range(0, len(text), _PIECE)]
+            for number, piece in enumerate(pieces, 1):
+                self._out.write(f"{self._mark}{number}/{len(pieces)} {piece}\n")
+        else:
+            self._out.write(text + "\n")
         self._out.flush()
         self._lines += 1
         until = time.monotonic() + _ACKNOWLEDGED_S

@@ -178,16 +178,24 @@ class _Collected:
         self._heard = heard
         self.found: list[tuple[Measured, list[MeasuredRow]]] = []
         self.refused: list[str] = []
+        self._pieces: list[str] = []
 
     def written(self, text: bytes) -> None:
         """A line of a rank's standard output, most of which are not ours."""
         place = text.find(MARK.encode())
-        if place >= 0:
-            self.line(text[place:].decode("utf-8", "replace"))
+        if place < 0:
+            return
+        number, _, rest = text[place + len(MARK) :].decode("utf-8", "replace").rstrip("\r\n").partition("/")
+        pieces, _, piece = rest.partition(" ")
+        if number == "1":
+            self._pieces = []
+        self._pieces.append(piece)
+        if number == pieces:
+            self.line("".join(self._pieces))
 
     def line(self, text: str) -> None:
         """One line of results."""
-        told = json.loads(text.removeprefix(MARK))
+        told = json.loads(text)
         if "refused" in told:
             self.refused.append(told["refused"])
         elif "head" in told:
