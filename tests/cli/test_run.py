@@ -69,6 +69,8 @@ def test_json_says_what_was_measured_and_that_nothing_was_predicted(busbw):
         (["all-reduce", "--op", "median"], "--op median: there are sum"),
         (["all-reduce", "--backend", "verbs"], "back end verbs: there are builtin"),
         (["all-reduce", "--launcher", "slurn"], "launcher 'slurn': nearest: slurm"),
+        (["all-reduce", "--backend", "nccl"], "back end nccl: "),
+        (["pairs", "--ladder"], "--ladder: pairs has none"),
         (["all-reduce", "--hosts", "a,b"], "--launcher local: runs on this machine"),
         (
             ["all-reduce", "--launcher", "ssh", "--ranks", "3", "--nodes", "2"],
@@ -130,3 +132,22 @@ def test_a_dry_run_shows_what_would_start(busbw):
     assert "busbw.measuring.rank" in ran.out
     assert "n1" in ran.out
     assert "n2" in ran.out
+
+
+def test_a_ladder_is_one_run_of_more_and_more_ranks(busbw):
+    """3 nodes of one rank: two, then all."""
+    asked = [
+        "--ladder",
+        "--ranks",
+        "3",
+        "--bytes",
+        "12",
+        "--iterations",
+        "1",
+        "--warm-up",
+        "0",
+        "--launcher",
+        "threads",
+    ]
+    told = json.loads(busbw("run", "all-gather", *asked, "--json").out)
+    assert [(one["ranks"], one["rows"][0]["size_bytes"]) for one in told["results"]] == [(2, 8), (3, 12)]

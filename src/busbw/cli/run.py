@@ -120,6 +120,7 @@ def run(  # noqa: PLR0917 - an option each
             help="Of suite: a YAML list of cells; every collective if not given.",
         ),
     ] = None,
+    ladder: Annotated[bool, typer.Option("--ladder", help="Measure with 2, 4, 8 ... nodes, and with all.")] = False,
     programs: Annotated[
         Path | None,
         typer.Option(
@@ -179,6 +180,10 @@ def run(  # noqa: PLR0917 - an option each
     how = How(chosen, deadline_s, tuple(launcher_options or ()), image=image)
     how = _how(how, hosts=hosts, nodes=nodes, ranks=ranks)
     _check_launcher(how, backend, ranks)
+    if ladder:
+        if collective in ("pairs", "suite"):
+            raise typer.BadParameter(f"--ladder: {collective} has none; name a collective.")
+        requests = _rungs(requests, nodes=len(how.hosts) or nodes or ranks)
     if dry_run:
         print(_shown(requests, how), end="")
         return 0
@@ -259,7 +264,7 @@ def _how(how: How, *, hosts: str | None, nodes: int | None, ranks: int) -> How:
         raise typer.BadParameter(f"--nodes {nodes}: {ranks} ranks cannot be spread over them evenly.")
     if named and nodes is not None and nodes != len(named):
         raise typer.BadParameter(f"--nodes {nodes}: --hosts names {len(named)}; leave one of them out.")
-    return replace(how, hosts=named, ranks_per_node=ranks // nodes if nodes else 0)
+    return replace(how, hosts=named, ranks=ranks, ranks_per_node=ranks // nodes if nodes else 0)
 
 
 def _check_launcher(how: How, backend: str, ranks: int) -> None:
@@ -365,6 +370,14 @@ def _suite(path: Path | None, usual: Request) -> list[Request]:
     from busbw.measuring.suite import built_in, suite_from  # noqa: PLC0415
 
     return built_in(usual) if path is None else suite_from(path, usual, sizes_of)
+
+
+def _rungs(requests: Sequence[Request], *, nodes: int) -> list[Request]:
+    """The same with fewer nodes: each rung is a job of its own, of the first hosts."""
+    from busbw.measuring.pairs import scales  # noqa: PLC0415
+
+    per_node = max(1, requests[0].ranks // nodes)
+    return [replace(request, ranks=count * per_node) for count in scales(nodes) for request in requests]
 
 
 def _alike(requests: Sequence[Request]) -> list[list[Request]]:

@@ -64,14 +64,18 @@ class How:
     options: tuple[str, ...] = ()
     """KEY=VALUE, of the launcher."""
     hosts: tuple[str, ...] = ()
+    ranks: int = 1
+    """Of the largest job: what hosts are filled with."""
     ranks_per_node: int = 0
     """0: all on one, or as many as there are hosts for."""
     image: str | None = None
 
     def job(self, argv: Sequence[str], ranks: int) -> Job:
         """The job that runs argv on so many ranks."""
-        per_node = self.ranks_per_node or (-(-ranks // len(self.hosts)) if self.hosts else 0)
-        return Job(tuple(argv), ranks, per_node, self.hosts, time_limit_s=max(self.deadline_s, 1e-3), image=self.image)
+        per_node = self.ranks_per_node or (-(-self.ranks // len(self.hosts)) if self.hosts else 0)
+        per_node = min(per_node, ranks)
+        hosts = self.hosts[: -(-ranks // per_node)] if self.hosts else ()
+        return Job(tuple(argv), ranks, per_node, hosts, time_limit_s=max(self.deadline_s, 1e-3), image=self.image)
 
 
 Listener = Callable[[Heard], None]
