@@ -8,6 +8,8 @@ import pytest
 
 from busbw.errors import InputError
 from busbw.execution import run_threads
+from busbw.launching import LaunchError
+from busbw.measuring import running
 from busbw.measuring.builtin import Builtin
 from busbw.measuring.measure import Place
 from busbw.measuring.pairs import (
@@ -81,3 +83,19 @@ def test_ladders():
     assert groups_of(10, 4) == [range(4), range(4, 8), range(8, 10), range(8), range(10)]
     with pytest.raises(InputError, match="11 nodes a leaf of 10"):
         groups_of(10, 11)
+
+
+def test_the_hosts_that_fail_are_found_by_running_on_parts_of_them(monkeypatch):
+    """n3 fails in every job that it takes part in; two ranks a host throughout."""
+    asked = []
+
+    def run(requests, how, **_):
+        asked.append((how.hosts, requests[0].ranks))
+        if "n3" in how.hosts:
+            raise LaunchError("rank 6 on n3 was killed by SIGKILL")
+
+    monkeypatch.setattr(running, "run_requests", run)
+    how = running.How("ssh", 5.0, hosts=("n0", "n1", "n2", "n3"), ranks=8)
+    assert running.failing_hosts(Request("all_reduce", 8, (1024,), backend="torch"), how) == ["n3"]
+    assert all(ranks == 2 * len(hosts) for hosts, ranks in asked)
+    assert running.failing_hosts(Request("all_reduce", 4, (8,)), running.How("ssh", 5.0, hosts=("n0", "n1"), ranks=4)) == []  # fmt: skip

@@ -120,6 +120,9 @@ def run(  # noqa: PLR0917 - an option each
             help="Of suite: a YAML list of cells; every collective if not given.",
         ),
     ] = None,
+    bisect: Annotated[
+        bool, typer.Option("--bisect", help="If the run dies: look for the hosts that fail, by halves of --hosts.")
+    ] = False,
     ladder: Annotated[bool, typer.Option("--ladder", help="Measure with 2, 4, 8 ... nodes, and with all.")] = False,
     programs: Annotated[
         Path | None,
@@ -187,7 +190,9 @@ def run(  # noqa: PLR0917 - an option each
     if dry_run:
         print(_shown(requests, how), end="")
         return 0
-    asked = Asked(how, store, as_json, programs, program_options)
+    if bisect and not how.hosts:
+        raise typer.BadParameter("--bisect: looks among --hosts; name them.")
+    asked = Asked(how, store, as_json, programs, program_options, bisect)
     if collective == "pairs":
         from busbw.cli.run_pairs import pairs_of_nodes  # noqa: PLC0415
 
@@ -303,6 +308,17 @@ def _shown(requests: Sequence[Request], how: How) -> str:
     )
 
 
+def _how_again(kept: Kept, deadline_s: float) -> How:
+    """As the run was started first, but for the deadline."""
+    import json  # noqa: PLC0415
+
+    from busbw.measuring.running import How  # noqa: PLC0415
+
+    told = json.loads(kept.more.get("how", "{}")) | {"launcher": kept.launcher, "deadline_s": deadline_s}
+    words: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in told.items()}
+    return How(**words)
+
+
 def _resumed(name: str, asked: Asked) -> int:
     from busbw.measuring.keeping import kept_run  # noqa: PLC0415
 
@@ -312,7 +328,7 @@ def _resumed(name: str, asked: Asked) -> int:
     programs = Path(kept.more["programs"]) if kept.more.get("programs") else None
     rails = int(kept.more.get("rails", "0"))
     again = replace(
-        asked, how=replace(asked.how, launcher=kept.launcher), programs=programs, options=kept.more.get("options", "")
+        asked, how=_how_again(kept, asked.how.deadline_s), programs=programs, options=kept.more.get("options", "")
     )
     if rails:
         from busbw.cli.run_pairs import pairs_of_nodes  # noqa: PLC0415
@@ -356,6 +372,7 @@ def _measured(requests: Sequence[Request], asked: Asked, kept: Kept | None = Non
                 if len(group) == len(requests):
                     raise
                 refused.append(str(error))
+    outcome.bisect(requests[0], asked)
     for reason in refused:
         note(reason)
     title = title_of(requests)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,6 +34,8 @@ class Asked:
     """Where the user's binaries are; PATH if None."""
     options: str = ""
     """Further ones for such a binary."""
+    bisect: bool = False
+    """Whether the hosts that fail are looked for if the run dies."""
 
 
 @dataclass(slots=True)
@@ -51,6 +54,18 @@ class Outcome:
             problem(f"{title} was not measured: {self.reason}")
             return 2
         return None
+
+    def bisect(self, request: Request, asked: Asked) -> None:
+        """Says which hosts fail, if that was asked for and the run died."""
+        if not self.reason or not asked.bisect or not asked.how.hosts:
+            return
+        from busbw.measuring.running import failing_hosts  # noqa: PLC0415
+
+        found = failing_hosts(request, asked.how)
+        if found:
+            problem(f"a job fails on {', '.join(found)}" + (" together" if len(found) > 1 else ""))
+        else:
+            note("a barrier of all hosts does not fail now")
 
     def told_at_the_end(self, title: str, asked: Asked, measured: int) -> None:
         """Says what is missing, and how to go on."""
@@ -81,6 +96,7 @@ def journal_of(
     backend = requests[0].backend if requests else "builtin"
     name = kept.name if kept is not None else new_name(title or title_of(requests), backend)
     run_id = kept.run_id if kept is not None else None
+    more = {"how": json.dumps(asdict(asked.how)), **(more or {})}
     return Journal(asked.store, name, requests, asked.how.launcher, run_id=run_id, more=more)
 
 

@@ -56,6 +56,7 @@ def pairs_of_nodes(request: Request, asked: Asked, *, rails: int, kept: Kept | N
 
     with kept_journal(journal) as outcome:
         run_requests([request], asked.how, heard=heard, done=done, rails=rails)
+    outcome.bisect(request, asked)
     if (status := outcome.told("pairs", asked, len(rounds))) is not None:
         return status
     sizes = sorted({one.size_bytes for one in rounds})

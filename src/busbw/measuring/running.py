@@ -18,6 +18,7 @@ import numpy as np
 from busbw.errors import InputError
 from busbw.launching import Job, LaunchError, Line, launch, launch_local
 from busbw.measuring.measure import Measured, MeasuredRow, head_from, measure, row_from, rows
+from busbw.measuring.pairs import failing_part
 from busbw.measuring.rank import MARK
 from busbw.measuring.request import Request
 
@@ -26,6 +27,7 @@ __all__ = [
     "How",
     "RoundOfPairs",
     "end_by_launcher",
+    "failing_hosts",
     "rank_argv",
     "run_in_threads",
     "run_processes",
@@ -145,6 +147,27 @@ def run_requests(
     if refused is not None:
         refused += collected.refused
     return collected.measured()
+
+
+def failing_hosts(request: Request, how: How) -> list[str]:
+    """A smallest part found of the hosts on which a job fails, by halves; nothing if it does not fail on all of them now.
+
+    The job: one small call of the back end, with as many ranks a host as before.
+    """
+    per_node = how.job(["-"], how.ranks).ranks_per_node
+
+    def fails(part: Sequence[str]) -> bool:
+        ranks = per_node * len(part)
+        small = replace(
+            request, collective="barrier", sizes_bytes=(0,), ranks=ranks, root=0, iterations=1, warm_up=0, window=False
+        )
+        try:
+            run_requests([small], replace(how, hosts=tuple(part), ranks=ranks, ranks_per_node=per_node))
+        except LaunchError:
+            return True
+        return False
+
+    return failing_part(how.hosts, fails) if how.hosts and fails(how.hosts) else []
 
 
 def rank_argv(
