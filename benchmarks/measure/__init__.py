@@ -5,6 +5,7 @@ from __future__ import annotations
 from benchmarks.measure.change_points import change_points
 from benchmarks.measure.launchers import launchers_run
 from benchmarks.measure.minicluster import circle, mini_cluster
+from benchmarks.measure.overhead import overhead
 from benchmarks.measure.pairs import culprits_named
 from benchmarks.measure.store import killed_while_recording, ten_million_samples
 from benchmarks.rows import Benchmark
@@ -12,6 +13,10 @@ from benchmarks.rows import Benchmark
 __all__ = ["BENCHMARKS"]
 
 BENCHMARKS = (
+    Benchmark(
+        "M1", "what `busbw run` adds to a call of 20 us and more beside a bare loop, the back end where it is most; a whole run of one call", "%; s",
+        ("<", (2.0, 1.0)), overhead, sized=True,
+    ),
     Benchmark(
         "M2", "pairs of 64 nodes on 4 rails, 3 % noise, one host, NIC, rail, cable or path at 0.9: named first; false alarms on clean ones", "share",
         (">=;<=", (0.95, 0.05)), culprits_named,

@@ -65,7 +65,8 @@ def demo(
 def _measure(page: Page) -> None:
     """All-reduce between two threads of this process: what `busbw run` does with processes."""
     from busbw.execution import GaveUpError  # noqa: PLC0415
-    from busbw.measuring.builtin import Request, run_in_threads  # noqa: PLC0415
+    from busbw.measuring.request import Request  # noqa: PLC0415
+    from busbw.measuring.running import run_in_threads  # noqa: PLC0415
     from busbw.units import format_bytes  # noqa: PLC0415
 
     page.line(
@@ -80,6 +81,8 @@ def _measure(page: Page) -> None:
         return
     for row in measured.rows:
         half = row.out_of_place
+        if half is None:
+            continue
         rate = row.size_bytes / half.best_s / 1e9 if half.best_s > 0 else 0.0
         page.line(
             f"{format_bytes(row.size_bytes):>8} {half.best_s * 1e6:10.2f} us {rate:8.2f} GB/s   {half.wrong} wrong"

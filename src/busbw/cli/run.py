@@ -1,50 +1,55 @@
-"""`busbw run`: measures a collective on this machine, checks every result, and shows it as nccl-tests does."""
+"""`busbw run`: measures collectives and messages by any back end, checks every result, and keeps what it measures."""
 
 from __future__ import annotations
 
-import os
-import socket
-import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from busbw.cli.console import given_path, note, print_json, problem
+from busbw.cli.console import given_path, given_store, note, print_json
 from busbw.cli.predictions import Sizes, sizes_of
+from busbw.cli.run_asked import WRONG, Asked, journal_of, kept_journal, title_of
+from busbw.errors import InputError
 
 if TYPE_CHECKING:
-    from busbw.measuring.builtin import Half, Measured
+    from busbw.measuring.keeping import Kept
+    from busbw.measuring.measure import Measured
+    from busbw.measuring.request import Request
+    from busbw.measuring.running import Heard, How
 
-__all__ = ["run", "table_of"]
+__all__ = ["run"]
 
-SCHEMA = 1
-"""Number of the JSON shape of `busbw run --json`."""
 _MOST_BYTES = 1 << 34
-_REDUCING = ("all_reduce", "reduce_scatter", "reduce")
 _MOST_RANKS = 64
-_WRONG = 1
-_NCCL_TYPES = {"float16": "half", "float32": "float", "float64": "double"}
-"""nccl-tests' words where they are not ours."""
-_NCCL_PROGRAMS = {"all_to_all": "alltoall"}
+"""That are started on this machine without a launcher."""
 
 
 def run(  # noqa: PLR0917 - an option each
     collective: Annotated[
-        str,
+        str | None,
         typer.Argument(
-            metavar="COLLECTIVE",
-            help="all-reduce, all-gather, reduce-scatter, all-to-all, broadcast, reduce.",
+            metavar="COLLECTIVE|p2p|pairs|suite|host",
+            help="all-reduce, all-gather, reduce-scatter, all-to-all(-v), broadcast, reduce, gather, scatter, send-recv, barrier; "
+            "p2p, or one of latency, bandwidth, bidirectional, message-rate; pairs: every node with every other; "
+            "suite: a list of them; host: this machine's memory and cores.",
         ),
-    ],
+    ] = None,
     backend: Annotated[
         str,
-        typer.Option("--backend", metavar="builtin", help="builtin: busbw's own kernels, on the CPUs of this machine."),
+        typer.Option(
+            "--backend",
+            metavar="NAME",
+            help="builtin: busbw's own kernels on CPUs; torch, mpi, nccl; the user's binaries: nccl-tests, osu, ucx, nixl.",
+        ),
     ] = "builtin",
     ranks: Annotated[int, typer.Option("--ranks", metavar="N", help="Number of ranks.")] = 2,
     sizes: Sizes = None,
     dtype: Annotated[str, typer.Option("--dtype", metavar="TYPE", help="float32, float16, int8 ...")] = "float32",
     op: Annotated[str, typer.Option("--op", metavar="OP", help="sum, prod, min, max, avg.")] = "sum",
+    root: Annotated[int, typer.Option("--root", metavar="RANK", help="Of broadcast, reduce, gather and scatter.")] = 0,
     in_place: Annotated[
         bool, typer.Option("--in-place/--no-in-place", help="Measure in-place calls besides, where there are some.")
     ] = True,
@@ -52,242 +57,374 @@ def run(  # noqa: PLR0917 - an option each
         bool, typer.Option("--window", help="all-reduce on memory that all ranks map: nothing is copied.")
     ] = False,
     launcher: Annotated[
-        str, typer.Option("--launcher", metavar="local|threads", help="Ranks as processes, or as threads of one.")
-    ] = "local",
-    iterations: Annotated[
-        int | None,
-        typer.Option("--iterations", metavar="N", help="Calls of each row; a tenth of a second of them if not given."),
+        str | None,
+        typer.Option(
+            "--launcher",
+            metavar="NAME",
+            help="What starts the ranks: local (processes of this machine), threads, mpirun, torchrun, slurm, ssh ...; mpirun for mpi and osu if not given.",
+        ),
     ] = None,
+    launcher_options: Annotated[
+        list[str] | None,
+        typer.Option("--launcher-option", metavar="KEY=VALUE", help="Of the launcher; may be repeated."),
+    ] = None,
+    hosts: Annotated[
+        str | None, typer.Option("--hosts", metavar="LIST", help="a,b,n[01-04], or @FILE; ranks fill them in blocks.")
+    ] = None,
+    nodes: Annotated[
+        int | None,
+        typer.Option(
+            "--nodes", metavar="N", help="Nodes that the ranks are spread over; 1, or one a host, if not given."
+        ),
+    ] = None,
+    image: Annotated[
+        str | None, typer.Option("--image", metavar="IMAGE", help="For launchers that run containers.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print exactly what would be started, and start nothing.")
+    ] = False,
+    width: Annotated[
+        str,
+        typer.Option(
+            "--confidence-width", metavar="SHARE", help="Calls go on until the median's 95 % interval is that wide."
+        ),
+    ] = "2%",
+    limit_s: Annotated[
+        float, typer.Option("--cell-limit", metavar="SECONDS", help="Longest for a size, out of place or in place.")
+    ] = 0.5,
+    iterations: Annotated[
+        int | None, typer.Option("--iterations", metavar="N", help="Exactly so many calls, whatever the interval.")
+    ] = None,
+    warm_up: Annotated[int, typer.Option("--warm-up", metavar="N", help="Calls before those that count.")] = 5,
     deadline_s: Annotated[
         float, typer.Option("--deadline", metavar="SECONDS", help="When processes that have not ended are stopped.")
     ] = 600.0,
     store: Annotated[
-        Path | None, typer.Option("--store", parser=given_path, metavar="DIR", help="Keep rows and table here.")
+        str | None,
+        typer.Option(
+            "--store",
+            parser=given_store,
+            metavar="DIR",
+            help="Keep every row here as soon as it is measured; a folder, or s3://BUCKET/PREFIX.",
+        ),
     ] = None,
-    trace: Annotated[
+    rails: Annotated[
+        int, typer.Option("--rails", metavar="N", help="Of pairs: ranks of a node, which send side by side.")
+    ] = 1,
+    suite: Annotated[
         Path | None,
         typer.Option(
-            "--trace", parser=given_path, metavar="FILE.json", help="Write when each rank called, for ui.perfetto.dev."
+            "--suite",
+            parser=given_path,
+            metavar="FILE",
+            help="Of suite: a YAML list of cells; every collective if not given.",
         ),
+    ] = None,
+    bisect: Annotated[
+        bool, typer.Option("--bisect", help="If the run dies: look for the hosts that fail, by halves of --hosts.")
+    ] = False,
+    ladder: Annotated[bool, typer.Option("--ladder", help="Measure with 2, 4, 8 ... nodes, and with all.")] = False,
+    programs: Annotated[
+        Path | None,
+        typer.Option(
+            "--programs", parser=given_path, metavar="DIR", help="Where the user's binaries are, if not on PATH."
+        ),
+    ] = None,
+    program_options: Annotated[
+        str, typer.Option("--program-options", metavar="WORDS", help="Further options for a binary, such as '-G 10'.")
+    ] = "",
+    resume: Annotated[
+        str | None, typer.Option("--resume", metavar="RUN", help="Measure what a run in the store has not.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
 ) -> int:
-    """Measure a collective on this machine, check every result, and print nccl-tests' table.
+    """Measure collectives or messages, check every result, and print nccl-tests' table.
 
-    Beside the times stands what bounds them: copying as many bytes as a rank stores, by all ranks at once, and half a round trip of a cache line,
-    both measured in the same run. Exits with 1 if a result was wrong.
+    Beside the times stand how sure they are, and what bounds them: copying as many bytes as a rank stores, by all ranks at once, and half a
+    round trip of a cache line, both measured in the same run. With --store each row is kept as it is measured; a run that dies is marked, and
+    --resume goes on with what it lacks. Exits with 1 if a result was wrong or a rank died on the way.
 
     \b
     Examples:
       busbw run all-reduce --ranks 2
       busbw run all-reduce --ranks 2 --window --bytes 8:64MiB:2
       busbw run all-to-all --ranks 4 --bytes 1MiB --dtype float16 --json
+      busbw run p2p --backend mpi --bytes 8:4MiB:8 --store lab
     """  # noqa: D301 - the backspace keeps the lines of the examples apart
-    from busbw.execution import GaveUpError  # noqa: PLC0415 - loads numpy
-    from busbw.launching import LaunchError  # noqa: PLC0415
-    from busbw.measuring.builtin import DTYPES, OPERATIONS, Request, run_in_threads, run_processes  # noqa: PLC0415
+    from busbw.measuring.running import How  # noqa: PLC0415
 
-    if backend != "builtin":
-        raise typer.BadParameter(f"--backend {backend}: there is builtin only.")
-    if launcher not in ("local", "threads"):
-        raise typer.BadParameter(f"--launcher {launcher}: there are local and threads.")
-    name = _collective(collective)
-    if not 1 <= ranks <= _MOST_RANKS:
-        raise typer.BadParameter(f"--ranks {ranks}: write 1 to {_MOST_RANKS}.")
-    if dtype not in DTYPES:
-        raise typer.BadParameter(f"--dtype {dtype}: there are {', '.join(DTYPES)}.")
-    if op not in OPERATIONS:
-        raise typer.BadParameter(f"--op {op}: there are {', '.join(OPERATIONS)}.")
-    if op != "sum" and name not in _REDUCING:
-        raise typer.BadParameter(f"--op {op}: {name.replace('_', '-')} reduces nothing; leave it out.")
-    if window and name != "all_reduce":
-        raise typer.BadParameter("--window: all-reduce alone runs on window memory.")
-    if iterations is not None and iterations < 1:
-        raise typer.BadParameter(f"--iterations {iterations}: write 1 or more.")
     if not deadline_s >= 0:
         raise typer.BadParameter(f"--deadline {deadline_s:g}: write seconds.")
-    sizes_bytes = tuple(sizes_of(sizes or ["8:64MiB:2"]))
+    requests: Sequence[Request]
+    if resume is not None:
+        return _resumed(resume, Asked(How("local", deadline_s), store, as_json))
+    if collective is None:
+        raise typer.BadParameter("what is to be measured? Write a collective, such as all-reduce, or p2p.")
+    usual = {"pairs": "4MiB", "host": "64MiB"}.get(collective, "8:64MiB:2")
+    sizes_bytes = tuple(sizes_of(sizes or [usual]))
     if max(sizes_bytes) > _MOST_BYTES:
         raise typer.BadParameter(
             f"--bytes: {max(sizes_bytes)} bytes on each of {ranks} ranks are more than is tried here (16 GiB)."
         )
-    request = Request(name, ranks, sizes_bytes, dtype, op, window, in_place, iterations, trace is not None)
-    try:
-        measured = run_processes(request, deadline_s=deadline_s) if launcher == "local" else run_in_threads(request)
-    except (LaunchError, GaveUpError) as error:
-        problem(f"{name.replace('_', '-')} was not measured: {error}")
-        return 2
-    table = table_of(measured, launcher)
-    if as_json:
-        print_json(_as_json(measured))
+    if collective == "host":
+        from busbw.cli.run_host import of_this_host  # noqa: PLC0415
+
+        return of_this_host(sizes_bytes[0], Asked(How(), store, as_json))
+    told = {
+        "ranks": ranks, "sizes_bytes": sizes_bytes, "dtype": dtype, "op": op, "window": window, "in_place": in_place, "iterations": iterations,
+        "root": root, "backend": backend, "width": _share(width), "limit_s": limit_s, "warm_up": warm_up,
+    }  # fmt: skip
+    if collective == "suite":
+        requests = _suite(suite, _request("barrier", told))
     else:
-        print(table, end="")
-    if store is not None:
-        _keep(table, name, store)
-    if trace is not None and not _write_trace(measured, trace):
-        return 2
-    wrong = sum(half.wrong for row in measured.rows for half in (row.out_of_place, row.in_place) if half is not None)
-    return _WRONG if wrong else 0
+        names = ("bandwidth",) if collective == "pairs" else _named(collective)
+        requests = [_request(name, told) for name in names]
+    chosen = launcher or ("mpirun" if backend in ("mpi", "osu") else "local")
+    how = How(chosen, deadline_s, tuple(launcher_options or ()), image=image)
+    how = _how(how, hosts=hosts, nodes=nodes, ranks=ranks)
+    _check_launcher(how, backend, ranks)
+    if ladder:
+        if collective in ("pairs", "suite"):
+            raise typer.BadParameter(f"--ladder: {collective} has none; name a collective.")
+        requests = _rungs(requests, nodes=len(how.hosts) or nodes or ranks)
+    if dry_run:
+        print(_shown(requests, how), end="")
+        return 0
+    if bisect and not how.hosts:
+        raise typer.BadParameter("--bisect: looks among --hosts; name them.")
+    asked = Asked(how, store, as_json, programs, program_options, bisect)
+    if collective == "pairs":
+        from busbw.cli.run_pairs import pairs_of_nodes  # noqa: PLC0415
+
+        return pairs_of_nodes(requests[0], asked, rails=rails)
+    return _started(requests, asked)
 
 
-def _write_trace(measured: Measured, path: Path) -> bool:
-    """Whether it could be written."""
-    from busbw.reports.perfetto import write_spans  # noqa: PLC0415
+def _started(requests: Sequence[Request], asked: Asked, kept: Kept | None = None) -> int:
+    from busbw.cli.run_programs import by_programs  # noqa: PLC0415
+    from busbw.measuring.backends import kind_of  # noqa: PLC0415
 
+    if kind_of(requests[0].backend).programs:
+        return by_programs(requests, asked, kept)
+    return _measured(requests, asked, kept)
+
+
+def _share(text: str) -> float:
+    """A share such as 2% or 0.02."""
     try:
-        written = write_spans(measured.spans.observations("busbw run"), path)
-    except OSError as error:
-        problem(f"--trace {path}: {error.strerror}. The measurement stands above; name a file that can be written.")
-        return False
-    dropped = f"; {measured.spans.dropped} more had no room" if measured.spans.dropped else ""
-    note(f"{path}: {written} calls of {measured.request.ranks} ranks{dropped}; open it in ui.perfetto.dev")
-    return True
+        return float(text[:-1]) / 100 if text.endswith("%") else float(text)
+    except ValueError:
+        raise typer.BadParameter(f"--confidence-width {text}: write a share, such as 2% or 0.02.") from None
 
 
-def _collective(text: str) -> str:
+def _named(text: str) -> tuple[str, ...]:
     import difflib  # noqa: PLC0415
 
     from busbw.collectives import collective_named  # noqa: PLC0415
-    from busbw.measuring.builtin import COLLECTIVES  # noqa: PLC0415
+    from busbw.measuring.request import COLLECTIVES, POINT_TO_POINT  # noqa: PLC0415
 
+    word = text.lower().replace("-", "_")
+    if word == "p2p":
+        return POINT_TO_POINT
+    if word in POINT_TO_POINT:
+        return (word,)
     named = collective_named(text)
     if named in COLLECTIVES:
-        return str(named)
-    known = [name.replace("_", "-") for name in COLLECTIVES]
+        return (str(named),)
+    known = [name.replace("_", "-") for name in (*COLLECTIVES, "p2p", *POINT_TO_POINT, "pairs", "suite", "host")]
     nearest = difflib.get_close_matches(text.lower().replace("_", "-"), known, 1, 0.0)[0]
     raise typer.BadParameter(
         f"{text} {'is not measured here' if named else 'is no collective'}; nearest: {nearest}. There are {', '.join(known)}."
     )
 
 
-def table_of(measured: Measured, launcher: str = "local") -> str:
-    """The table in nccl-tests' layout, with what bounds each row in comment lines after it."""
-    from busbw import __version__  # noqa: PLC0415
+def _request(name: str, told: dict[str, Any]) -> Request:
+    from busbw.measuring.backends import kind_of  # noqa: PLC0415
+    from busbw.measuring.request import DTYPES, OPERATIONS, REDUCING, Request  # noqa: PLC0415
 
-    request = measured.request
-    program = f"{_NCCL_PROGRAMS.get(request.collective, request.collective)}_perf"
-    calls = max((row.out_of_place.calls for row in measured.rows), default=0)
-    sizes = request.sizes_bytes
-    host = socket.gethostname().split(".")[0] or "localhost"
-    lines = [
-        f"# busbw {__version__}, backend builtin: busbw's kernels on the CPUs of this machine, not nccl-tests; ranks are "
-        f"{'processes' if launcher == 'local' else 'threads'}"
-        + ("; window memory, so nothing is copied" if request.window else ""),
-        f"# Collective test starting: {program}",
-        f"# nThread 1 nGpus 1 minBytes {min(sizes)} maxBytes {max(sizes)} step: 2(factor) warmup iters: 4 iters: {calls} agg iters: 1 "
-        "validation: 1 graph: 0",
-        "#",
-        "# Using devices",
-        *(
-            f"#  Rank {rank:2} Group  0 Pid {pid:6} on {host} device {rank:2} [0000:00:00] CPU"
-            for rank, pid in enumerate(measured.pids)
-        ),
-        "#",
-        f"#{'':53}{'out-of-place':^36}{'in-place':^36}".rstrip(),
-        "#       size         count      type   redop    root     time   algbw   busbw  #wrong     time   algbw   busbw  #wrong",
-        "#        (B)    (elements)                               (us)  (GB/s)  (GB/s)             (us)  (GB/s)  (GB/s)",
-    ]
-    reduces = request.collective in _REDUCING
-    root = 0 if request.collective in ("broadcast", "reduce") else -1
-    for row in measured.rows:
-        halves = (_half(measured, row.size_bytes, half) for half in (row.out_of_place, row.in_place))
-        lines.append(
-            f"{row.size_bytes:12} {row.count:13} {_NCCL_TYPES.get(request.dtype, request.dtype):>9} {request.op if reduces else 'none':>7} {root:7}"
-            + "".join(halves)
+    if not 1 <= told["ranks"] <= _MOST_RANKS and told["backend"] == "builtin":
+        raise typer.BadParameter(f"--ranks {told['ranks']}: write 1 to {_MOST_RANKS}.")
+    kind_of(told["backend"])
+    if told["dtype"] not in DTYPES:
+        raise typer.BadParameter(f"--dtype {told['dtype']}: there are {', '.join(DTYPES)}.")
+    if told["op"] not in OPERATIONS:
+        raise typer.BadParameter(f"--op {told['op']}: there are {', '.join(OPERATIONS)}.")
+    if told["op"] != "sum" and name not in REDUCING:
+        raise typer.BadParameter(f"--op {told['op']}: {name.replace('_', '-')} reduces nothing; leave it out.")
+    if told["window"] and name != "all_reduce":
+        raise typer.BadParameter("--window: all-reduce alone runs on window memory.")
+    if told["iterations"] is not None and told["iterations"] < 1:
+        raise typer.BadParameter(f"--iterations {told['iterations']}: write 1 or more.")
+    if name == "barrier":
+        told = told | {"sizes_bytes": (0,)}
+    return Request(name, **told)
+
+
+def _how(how: How, *, hosts: str | None, nodes: int | None, ranks: int) -> How:
+    """With hosts, and ranks spread over nodes."""
+    from busbw.launching import hosts_of  # noqa: PLC0415
+
+    named = hosts_of(hosts) if hosts is not None else ()
+    if nodes is not None and (nodes < 1 or ranks % nodes):
+        raise typer.BadParameter(f"--nodes {nodes}: {ranks} ranks cannot be spread over them evenly.")
+    if named and nodes is not None and nodes != len(named):
+        raise typer.BadParameter(f"--nodes {nodes}: --hosts names {len(named)}; leave one of them out.")
+    return replace(how, hosts=named, ranks=ranks, ranks_per_node=ranks // nodes if nodes else 0)
+
+
+def _check_launcher(how: How, backend: str, ranks: int) -> None:
+    from busbw.launching import launcher_named  # noqa: PLC0415
+
+    if how.launcher == "threads":
+        if backend != "builtin":
+            raise typer.BadParameter(f"--launcher threads: ranks of {backend} are processes; leave it out.")
+        return
+    launcher_named(how.launcher)
+    if how.launcher == "local" and backend == "mpi" and ranks > 1:
+        raise typer.BadParameter("--launcher local: ranks of MPI are started by its mpirun; leave it out.")
+    if how.launcher == "local" and (how.hosts or how.options):
+        raise typer.BadParameter(
+            "--launcher local: runs on this machine and has no options; name another launcher, such as ssh."
         )
-    wrong = sum(half.wrong for row in measured.rows for half in (row.out_of_place, row.in_place) if half is not None)
-    rates = [
-        measured.busbw_bytes_per_s(row.size_bytes, half)[1]
-        for row in measured.rows
-        for half in (row.out_of_place, row.in_place)
-        if half is not None
-    ]
-    lines += [
-        f"# Out of bounds values : {wrong} {'FAILED' if wrong else 'OK'}",
-        f"# Avg bus bandwidth    : {sum(rates) / len(rates) / 1e9 if rates else 0.0:.6g}",
-        "#",
-        f"# Collective test concluded: {program}",
-        "#",
-        *_bounds(measured),
-    ]
-    return "\n".join(lines) + "\n"
+    if how.launcher == "local" and ranks > _MOST_RANKS:
+        raise typer.BadParameter(f"--ranks {ranks}: write 1 to {_MOST_RANKS}.")
 
 
-def _half(measured: Measured, size_bytes: int, half: Half | None) -> str:
-    if half is None:
-        return f" {'N/A':>8} {'N/A':>7} {'N/A':>7} {'N/A':>7}"
-    algbw, busbw = measured.busbw_bytes_per_s(size_bytes, half)
-    time_us = half.time_s * 1e6
-    return f" {time_us:8.{_decimals(time_us)}f} {algbw / 1e9:7.{_decimals(algbw / 1e9)}f} {busbw / 1e9:7.{_decimals(busbw / 1e9)}f} {half.wrong:7}"
+def _shown(requests: Sequence[Request], how: How) -> str:
+    """Exactly what would be started for the first group of requests."""
+    from busbw.launching import launch  # noqa: PLC0415
+    from busbw.measuring.running import rank_argv  # noqa: PLC0415
+
+    if how.launcher == "threads":
+        return "# ranks are threads of this process: nothing is started\n"
+    first = requests[0]
+    return str(
+        launch(
+            how.job(rank_argv(_alike(requests)[0], "MEETING", None), first.ranks),
+            how.launcher,
+            how.options,
+            dry_run=True,
+        )
+    )
 
 
-def _decimals(value: float) -> int:
-    """nccl-tests' digits, and a third decimal where a time or rate is below 10: a call may take a tenth of a microsecond."""
-    return 3 if value < 10 else 2 if value < 1000 else 1
+def _how_again(kept: Kept, deadline_s: float) -> How:
+    """As the run was started first, but for the deadline."""
+    import json  # noqa: PLC0415
+
+    from busbw.measuring.running import How  # noqa: PLC0415
+
+    told = json.loads(kept.more.get("how", "{}")) | {"launcher": kept.launcher, "deadline_s": deadline_s}
+    words: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in told.items()}
+    return How(**words)
 
 
-def _bounds(measured: Measured) -> list[str]:
-    trip = f"{measured.round_trip_s * 1e9:.0f} ns" if measured.round_trip_s is not None else "none, with one rank"
-    lines = [
-        f"# bound: half a round trip of a cache line between ranks 0 and 1 ({trip}), or copying what a rank stores, all ranks at once; both of this run.",
-        "# predicted: no calibration for this machine (busbw has time models of NCCL on GPUs, none of a CPU).",
-        "#     size (B)   bound (us)    best (us)    best/bound",
-    ]
-    for row in measured.rows:
-        bound = measured.bound_s(row)
-        best = min(half.best_s for half in (row.out_of_place, row.in_place) if half is not None)
-        ratio = f"{best / bound:13.2f}" if bound > 0 else f"{'-':>13}"
-        lines.append(f"# {row.size_bytes:12} {bound * 1e6:12.3f} {best * 1e6:12.3f} {ratio}")
-    return lines
+def _resumed(name: str, asked: Asked) -> int:
+    from busbw.measuring.keeping import kept_run  # noqa: PLC0415
+
+    if asked.store is None:
+        raise typer.BadParameter("--resume: say which store holds the run, --store DIR.")
+    kept = kept_run(asked.store, name)
+    programs = Path(kept.more["programs"]) if kept.more.get("programs") else None
+    rails = int(kept.more.get("rails", "0"))
+    again = replace(
+        asked, how=_how_again(kept, asked.how.deadline_s), programs=programs, options=kept.more.get("options", "")
+    )
+    if rails:
+        from busbw.cli.run_pairs import pairs_of_nodes  # noqa: PLC0415
+
+        return pairs_of_nodes(kept.requests[0], again, rails=rails, kept=kept)
+    return _started(kept.requests, again, kept)
 
 
-def _as_json(measured: Measured) -> dict[str, Any]:
-    request = measured.request
+def _measured(requests: Sequence[Request], asked: Asked, kept: Kept | None = None) -> int:
+    """Measures, keeps and prints; the exit status."""
+    from busbw.measuring.running import run_in_threads, run_requests  # noqa: PLC0415 - loads numpy
 
-    def half(of: Half | None, size_bytes: int) -> dict[str, Any] | None:
-        if of is None:
-            return None
-        algbw, busbw = measured.busbw_bytes_per_s(size_bytes, of)
-        return {
-            "time_s": of.time_s,
-            "best_s": of.best_s,
-            "algbw_bytes_per_s": algbw,
-            "busbw_bytes_per_s": busbw,
-            "wrong": of.wrong,
-            "calls": of.calls,
-        }
+    rows: list[tuple[Measured, Any]] = list(kept.rows) if kept is not None else []
+    done = kept.done() if kept is not None else []
+    if kept is not None:
+        left = sum(request.key(size) not in set(done) for request in requests for size in request.sizes_bytes)
+        note(f"run {kept.name}: {len(rows)} rows were measured before, {left} are missing")
+        if not left:
+            return WRONG if _show(_merged(requests, rows), asked) else 0
+    journal = journal_of(requests, asked, kept)
 
-    return {
-        "schema": SCHEMA,
-        "backend": "builtin",
-        "collective": request.collective,
-        "ranks": request.ranks,
-        "dtype": request.dtype,
-        "op": request.op,
-        "window": request.window,
-        "round_trip_s": measured.round_trip_s,
-        "reads_peers_memory": measured.reads_peers_memory,
-        "rows": [
-            {
-                "size_bytes": row.size_bytes,
-                "count": row.count,
-                "out_of_place": half(row.out_of_place, row.size_bytes),
-                "in_place": half(row.in_place, row.size_bytes),
-                "bound_s": measured.bound_s(row),
-                "predicted_s": None,
-            }
-            for row in measured.rows
-        ],
-        "notes": ["predicted_s: no calibration for this machine"],
-    }
+    def heard(one: Heard) -> None:
+        if one.row is not None:
+            rows.append((one.head, one.row))
+            if journal is not None:
+                journal.row(one.head, one.row)
+        elif journal is not None:
+            journal.head(one.head)
+
+    refused: list[str] = []
+
+    with kept_journal(journal) as outcome:
+        for group in _alike(requests):
+            try:
+                if asked.how.launcher == "threads":
+                    for request in group:
+                        run_in_threads(request, heard=heard, done=done)
+                else:
+                    run_requests(group, asked.how, heard=heard, done=done, samples=journal is not None, refused=refused)
+            except InputError as error:
+                if len(group) == len(requests):
+                    raise
+                refused.append(str(error))
+    outcome.bisect(requests[0], asked)
+    for reason in refused:
+        note(reason)
+    title = title_of(requests)
+    if (status := outcome.told(title, asked, len(rows))) is not None:
+        return status
+    wrong = _show(_merged(requests, rows), asked)
+    outcome.told_at_the_end(title, asked, len(rows))
+    return WRONG if wrong or outcome.reason else 0
 
 
-def _keep(table: str, name: str, folder: Path) -> None:
-    """Reads the table as any other output and puts it into the store."""
-    from busbw.cli.read import keep_file  # noqa: PLC0415
+def _suite(path: Path | None, usual: Request) -> list[Request]:
+    from busbw.measuring.suite import built_in, suite_from  # noqa: PLC0415
 
-    with tempfile.TemporaryDirectory(prefix="busbw-run-") as temporary:
-        file = Path(temporary) / f"{name}-builtin-{os.getpid()}.txt"
-        file.write_text(table)
-        keep_file(file, folder)
-    note(f"kept in {folder}")
+    return built_in(usual) if path is None else suite_from(path, usual, sizes_of)
+
+
+def _rungs(requests: Sequence[Request], *, nodes: int) -> list[Request]:
+    """The same with fewer nodes: each rung is a job of its own, of the first hosts."""
+    from busbw.measuring.pairs import scales  # noqa: PLC0415
+
+    per_node = max(1, requests[0].ranks // nodes)
+    return [replace(request, ranks=count * per_node) for count in scales(nodes) for request in requests]
+
+
+def _alike(requests: Sequence[Request]) -> list[list[Request]]:
+    """Those that the same ranks can measure one after the other, together, in the order in which the first of them stands."""
+    groups: dict[tuple[str, int], list[Request]] = {}
+    for request in requests:
+        groups.setdefault((request.backend, request.ranks), []).append(request)
+    return list(groups.values())
+
+
+def _merged(requests: Sequence[Request], rows: Sequence[tuple[Measured, Any]]) -> list[Measured]:
+    """Rows by request, in the order that was asked for."""
+    found = []
+    for request in requests:
+        keys = [request.key(size) for size in request.sizes_bytes]
+        mine = {row.key: (head, row) for head, row in rows if row.key in set(keys)}
+        if mine:
+            head = next(iter(mine.values()))[0]
+            found.append(replace(head, request=request, rows=tuple(mine[key][1] for key in keys if key in mine)))
+    return found
+
+
+def _show(results: Sequence[Measured], asked: Asked) -> int:
+    """Prints; the number of wrong elements."""
+    from busbw.cli.run_tables import as_json, table_of, wrong_of  # noqa: PLC0415
+
+    if asked.as_json:
+        listed = [as_json(one) for one in results]
+        print_json(listed[0] if len(listed) == 1 else {"schema": 1, "results": listed})
+    else:
+        for one in results:
+            print(table_of(one, asked.how.launcher), end="")
+    return sum(wrong_of(one) for one in results)
