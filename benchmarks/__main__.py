@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks import design, execute, explain, measure, predict, simulate
+from benchmarks import design, execute, explain, measure, predict, simulate, training
 from benchmarks.rows import NO_TOOLCHAIN, Benchmark, Options, Row, print_table
 from benchmarks.rows import measure as measured
 
@@ -23,6 +23,7 @@ GROUPS = {
     "execute": execute.BENCHMARKS,
     "simulate": simulate.BENCHMARKS,
     "measure": measure.BENCHMARKS,
+    "training": training.BENCHMARKS,
 }
 
 

@@ -33,6 +33,7 @@ from busbw.diagnosis.rules import RULES
 from busbw.hardware import load_catalogue, load_nodes
 from busbw.observations import SCHEMAS
 from busbw.readers import FileReader, LineReader, all_readers
+from busbw.workloads.compute.timing import surfaces
 
 __all__ = ["PARTS", "setup", "with_parts"]
 
@@ -173,13 +174,30 @@ def algorithms() -> str:
     return "\n".join(out)
 
 
+def operation_errors() -> str:
+    """Error of the surfaces of operations on shapes held out of their fit, of training and others."""
+    names = ["GPU", "kernel", "type", "shapes", "held out", "median error", "90 % below", "interval"]
+    rows = []
+    for (gpu, kernel, dtype), entry in sorted(surfaces().items()):
+        told = entry.get("training") or entry.get("other") or {}
+        rows.append(
+            [
+                *(gpu, kernel, dtype, str(entry["shapes"]), str(told["held_out_shapes"])),
+                f"{100 * told['median_abs']:.1f} %",
+                f"{100 * told['p90_abs']:.0f} %",
+                f"{told['low']:.2f} to {told['high']:.2f}",
+            ]
+        )
+    return _table(names, rows)
+
+
 PARTS: dict[str, Callable[[], str]] = {
     part.__name__: part
     for part in (
         *(rules, finding_kinds, tables, readers, accelerators, nodes, nics, switches),
         *(case_rounds, case_reliability, cases, algorithms, plan_rules),
         *(accuracy_overall, accuracy_platforms, accuracy_rows, accuracy_faults, accuracy_sources, predicted_curve),
-        *(accuracy_simulated, accuracy_cross_check),
+        *(accuracy_simulated, accuracy_cross_check, operation_errors),
     )
 }
 

@@ -94,18 +94,17 @@ def test_variables_of_the_log_limit_what_may_have_run(tmp_path):
     assert read(tmp_path, said + log()).rows[0].algorithms == {"Ring"}
 
 
-def test_training_steps_are_counted_as_unsupported_each_by_its_id(tmp_path):
+@pytest.mark.parametrize(("kind", "refusal"), [("training", "layout-unknown"), ("inference", "unsupported")])
+def test_rows_of_workloads_that_cannot_be_predicted_are_counted_each_by_its_id(tmp_path, kind, refusal):
     (tmp_path / "steps.json").write_text(
-        json.dumps({"id": "steps", "kind": "training", "rows": [{"id": "steps/000"}, {"id": "steps/001"}, 3]})
+        json.dumps({"id": "steps", "kind": kind, "rows": [{"id": "steps/000"}, {"id": "steps/001"}, 3]})
     )
     (table,) = read_scorable([str(tmp_path)]).workloads
     found = score([table]).to_json()
-    assert [(refusal["row"], refusal["kind"]) for refusal in found["sources"][0]["refused"]] == [
-        ("steps/000", "unsupported"), ("steps/001", "unsupported"), (2, "unsupported"),
+    assert [(one["row"], one["kind"]) for one in found["sources"][0]["refused"]] == [
+        ("steps/000", refusal), ("steps/001", refusal), (2, refusal),
     ]  # fmt: skip
-    assert found["groups"] == [
-        {"name": "training", "rows": 0, "median_abs_pct": None, "p90_abs_pct": None, "refused": 3}
-    ]
+    assert found["groups"] == [{"name": kind, "rows": 0, "median_abs_pct": None, "p90_abs_pct": None, "refused": 3}]
 
 
 def test_what_holds_no_table_is_named(tmp_path):

@@ -11,6 +11,7 @@ from typing import Any
 from busbw.accuracy.curves import kernel_curves
 from busbw.accuracy.measured import WORKLOADS, MeasuredTable, Refusal, read_measured
 from busbw.accuracy.observed import Observed, as_measured, observed_tables
+from busbw.accuracy.workloads import TrainingRow, read_rows
 from busbw.errors import InputError
 from busbw.hardware import Cluster
 from busbw.observations import Artefact
@@ -33,7 +34,7 @@ class Scorable:
     observed: list[MeasuredTable] = field(default_factory=list)
     """Tables of benchmarks that readers found; whether they are of something healthy is not known."""
     workloads: list[MeasuredTable] = field(default_factory=list)
-    """Files of training steps or requests: rows refused, counted."""
+    """Files of training steps or requests; what cannot be predicted is refused, row by row."""
     curves: list[Curve] = field(default_factory=list)
     """Of a collectives.parquet, to fit to."""
     unread: list[str] = field(default_factory=list)
@@ -95,15 +96,19 @@ def _document(artefact: Artefact) -> Mapping[str, Any] | None:
 
 def _workload(document: Mapping[str, Any], artefact: Artefact) -> MeasuredTable:
     kind = document["kind"]
-    what = "a training step" if kind == "training" else "serving"
-    refused = [
-        Refusal(_row_id(row, place), "unsupported", f"{what}: workloads are not predicted yet")
-        for place, row in enumerate(document["rows"][:_MOST_ROWS])
-    ]
+    named = document.get("id")
+    name = named[:_LONGEST_ID] if isinstance(named, str) and named else artefact.path
+    rows = document["rows"][:_MOST_ROWS]
+    steps: list[TrainingRow] = []
+    if kind == "training":
+        steps, refused = read_rows({"id": name, "rows": rows})
+    else:
+        refused = [
+            Refusal(_row_id(row, place), "unsupported", "serving: requests are not predicted yet")
+            for place, row in enumerate(rows)
+        ]
     if len(document["rows"]) > _MOST_ROWS:
         refused.append(Refusal(None, "layout-unknown", f"more than {_MOST_ROWS} rows; the rest was left out"))
-    named = document.get("id")
-    name = named[:_LONGEST_ID] if isinstance(named, str) else artefact.path
     return MeasuredTable(
         id=name,
         campaign=name,
@@ -113,6 +118,7 @@ def _workload(document: Mapping[str, Any], artefact: Artefact) -> MeasuredTable:
         platform="",
         rows=(),
         refused=tuple(refused),
+        training=tuple(steps),
     )
 
 

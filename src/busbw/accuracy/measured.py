@@ -11,12 +11,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from busbw.collectives import bus_factor, collective_named
 from busbw.errors import InputError
 from busbw.hardware import Accelerator, find_accelerator, load_nodes
 from busbw.prediction import Situation, blueprint_of, gpu_class, intra_rate, network_class
+
+if TYPE_CHECKING:
+    from busbw.accuracy.workloads import TrainingRow
 
 __all__ = [
     "PEAK_BYTES",
@@ -40,7 +43,7 @@ _NVLINK_DOMAIN = 72
 """GPUs of a rack of GB200 or GB300 NVL72. Source: data/hardware.json."""
 _COLLECTIVE_TESTS = ("nccl-tests", "rccl-tests")
 WORKLOADS = ("training", "inference")
-"""Kinds of workload files, whose rows are refused until workloads are predicted."""
+"""Kinds of workload files: training steps are predicted, requests refused."""
 PEAK_BYTES = 16 << 30
 """At which the best bus bandwidth of a sweep without a size is compared: from there on it is flat, so that the error of the
 bandwidth is that of the time at any large size."""
@@ -86,6 +89,8 @@ class MeasuredTable:
     rows: tuple[MeasuredRow, ...]
     rows_in_place: tuple[MeasuredRow, ...] = ()
     refused: tuple[Refusal, ...] = field(default=())
+    training: tuple[TrainingRow, ...] = ()
+    """Measured training steps, of a workload file."""
 
     @property
     def is_scored(self) -> bool:

@@ -10,6 +10,7 @@ import numpy as np
 
 from busbw.accuracy.curves import curves_of_table, movements_of, pick_of
 from busbw.accuracy.measured import MeasuredRow, MeasuredTable, Refusal, curves_of, shipped_reports
+from busbw.accuracy.training import left_out_steps, score_steps
 from busbw.errors import InputError
 from busbw.notebooks import html_table
 from busbw.prediction import (
@@ -24,6 +25,7 @@ from busbw.prediction import (
     with_deviations,
 )
 from busbw.prediction.calibration import SIZE_CLASSES
+from busbw.workloads.training.calibration import TrainingCalibration
 
 __all__ = [
     "Score",
@@ -44,8 +46,9 @@ _FEWEST_CAMPAIGNS = 2
 class ScoredRow:
     """One row of a table beside its prediction."""
 
-    row: int
-    size_bytes: int
+    row: int | str
+    size_bytes: int | None
+    """None of a training step."""
     measured_s: float
     predicted_s: float
     low_s: float
@@ -80,7 +83,7 @@ class ScoredTable:
 
     def median_error_of(self, sizes: str) -> float | None:
         """The median over rows of a size class: small, middle, large."""
-        found = [row.error for row in self.rows if size_class(row.size_bytes) == sizes]
+        found = [row.error for row in self.rows if row.size_bytes and size_class(row.size_bytes) == sizes]
         return float(np.median(found)) if found else None
 
 
@@ -167,11 +170,25 @@ def summary(tables: Sequence[ScoredTable]) -> dict[str, Any]:
     }
 
 
-def score(tables: Iterable[MeasuredTable], calibration: Calibration | Mapping[str, Calibration] | None = None) -> Score:
-    """Tables beside what a calibration predicts; with a mapping each campaign has its own. None: the shipped one."""
+def score(
+    tables: Iterable[MeasuredTable],
+    calibration: Calibration | Mapping[str, Calibration] | None = None,
+    training: Mapping[str, TrainingCalibration] | None = None,
+) -> Score:
+    """Tables beside what a calibration predicts; with a mapping each campaign has its own. None: the shipped one.
+
+    training: of workload files, by their id; None: the shipped one.
+    """
     given = calibration or load_calibration()
     found = []
     for table in tables:
+        if table.training:
+            steps = tuple(
+                ScoredRow(row, None, measured, predicted, low, high)
+                for row, measured, predicted, low, high in score_steps(table.training, training)
+            )
+            found.append(ScoredTable(table, steps, (), table.refused))
+            continue
         mine = given[table.campaign] if isinstance(given, Mapping) else given
         rows, refused = _scored(table.rows, table, mine)
         in_place, _ = _scored(table.rows_in_place, table, mine)
@@ -184,7 +201,14 @@ def score_left_out(tables: Sequence[MeasuredTable], others: Sequence[Curve] = ()
 
     The intervals of a campaign come from the errors of the other campaigns, each left out of its own fit.
     """
-    return score(tables, left_out_calibrations(tables, others))
+    steps = [row for table in tables for row in table.training]
+    training = left_out_steps(steps)[1] if len({row.source for row in steps}) > 1 else None
+    collectives = [table for table in tables if not table.training]
+    if not any(table.rows for table in collectives):
+        if training is None:
+            raise InputError("leaving a source out leaves nothing to fit to: pass tables of two sources or more.")
+        return score(tables, None, training)
+    return score(tables, left_out_calibrations(collectives, others), training)
 
 
 def left_out_calibrations(tables: Sequence[MeasuredTable], others: Sequence[Curve] = ()) -> dict[str, Calibration]:
@@ -274,4 +298,4 @@ def _scored(
                     row.is_peak,
                 )
             )
-    return tuple(sorted(found, key=lambda row: row.row)), refused
+    return tuple(sorted(found, key=lambda row: int(row.row))), refused

@@ -31,6 +31,7 @@ from busbw.cli.score import calibrate, score
 from busbw.cli.simulate import simulate
 from busbw.cli.simulate_packets import packets
 from busbw.cli.store import store
+from busbw.cli.training import search, training
 from busbw.errors import InputError
 
 __all__ = ["app", "main"]
@@ -105,7 +106,9 @@ app.command()(predict)
 app.command()(design)
 app.command()(expected)
 simulate.command()(packets)
+simulate.command()(training)
 app.add_typer(simulate, name="simulate")
+app.add_typer(search, name="search")
 app.command()(compare)
 app.command()(history)
 app.command()(score)

@@ -53,6 +53,8 @@ def score(  # noqa: PLR0917 - an option each
     64 KiB, large from 64 MiB. The shipped calibration was fitted to published tables: those it knows are no test of it,
     so use --leave-out for them.
 
+    Training steps of workload files are scored by a calibration of their own, fitted to published steps.
+
     Also scored is what a log, CSV or JSON of nccl-tests, rccl-tests or OSU holds, where the file or --cluster says on which
     hardware. What cannot be is refused and counted: layout-unknown, hardware-unknown, not-measured, unsupported.
 
@@ -133,7 +135,10 @@ def _nothing_to_score(tables: list[MeasuredTable], unread: list[str]) -> str:
 
 
 def _warn_of_known(tables: list[MeasuredTable], used: Calibration) -> None:
-    known = sum(table.id in used.fitted_to for table in tables)
+    from busbw.workloads.training.calibration import load_training_calibration  # noqa: PLC0415
+
+    fitted = {*used.fitted_to, *load_training_calibration().fitted_to}
+    known = sum(table.id in fitted for table in tables if table.rows or table.training)
     if known:
         note(
             f"{known} of {len(tables)} tables are among those the calibration was fitted to; --leave-out judges fairly."
@@ -162,7 +167,7 @@ def _print(found: Score, with_rows: bool) -> None:
         page.line()
         rows = [
             ("table", False),
-            ("size", True),
+            ("size or row", True),
             ("measured us", True),
             ("predicted us", True),
             ("low", True),
@@ -173,7 +178,7 @@ def _print(found: Score, with_rows: bool) -> None:
             (
                 [
                     table.table.id,
-                    format_bytes(row.size_bytes),
+                    format_bytes(row.size_bytes) if row.size_bytes else str(row.row),
                     *(f"{value * 1e6:.4g}" for value in (row.measured_s, row.predicted_s, row.low_s, row.high_s)),
                 ]
                 for table in found.tables

@@ -128,6 +128,13 @@ SCHEMAS: dict[str, pa.Schema] = {
         *_WHERE, *_PROCESS, ("source", pa.string()), ("category", pa.string()), ("lane", pa.string()), ("name", pa.string()),
         ("begin_ns", pa.int64()), ("end_ns", pa.int64()), ("launched_ns", pa.int64()), ("step", pa.int64()),
     ]),
+    # A step of training as the program that trains logs it: Megatron-LM, DeepSpeed, torchtitan. time_ns: of one step, where it is printed, an
+    # average since the line before. samples: sequences. memory_bytes: the most that was allocated on the GPU that logs.
+    "steps": pa.schema([
+        *_WHERE, ("host", pa.string()), ("rank", pa.int32()), ("tool", pa.string()), ("step", pa.int64()), ("steps", pa.int64()),
+        ("time_ns", pa.int64()), ("global_batch", pa.int64()), ("samples_per_s", pa.float64()), ("tokens_per_s_per_gpu", pa.float64()),
+        ("flops_per_s_per_gpu", pa.float64()), ("mfu", pa.float64()), ("memory_bytes", pa.int64()), ("loss", pa.float64()),
+    ]),
     # What could not be read.
     "losses": pa.schema([("artefact", pa.string()), ("path", pa.string()), ("line", pa.int64()), ("kind", pa.string()),
                          ("detail", pa.string()), ("count", pa.int64())]),

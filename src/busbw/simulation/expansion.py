@@ -474,7 +474,7 @@ def _lay_ways(
         and network.routing in ("d-mod-k", "ecmp")
     ):
         return _tree_ways(flow, tree, src, dst, network)
-    token = np.repeat([c.token for c, _ in made], [m.count for _, m in made])
+    token = np.repeat(np.array([c.token for c, _ in made], bool), np.array([m.count for _, m in made], np.int64))
     carried = np.flatnonzero(~token)
     ways = _ways_of(network, made, carried, src, dst)
     latency = np.zeros(len(src), np.int64)

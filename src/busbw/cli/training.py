@@ -1,0 +1,419 @@
+"""`busbw simulate training` and `busbw search training`: a step of a model on a cluster, and the layout that makes it shortest."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from busbw.cli.console import Page, given_path, note, print_json
+from busbw.cli.predictions import pairs_of
+from busbw.errors import InputError
+
+if TYPE_CHECKING:
+    from busbw.hardware import Cluster
+    from busbw.simulation import Timeline
+    from busbw.workloads.training.job import Job
+    from busbw.workloads.training.layout import Layout
+    from busbw.workloads.training.predict import Sensitivity, StepPrediction
+    from busbw.workloads.training.search import Search, Space
+
+__all__ = ["search", "search_training", "training"]
+
+SCHEMA = 1
+"""Number of the JSON shapes of these two."""
+_GIB = 2**30
+_MICRO_BATCHES_A_STAGE = 4
+"""Micro-batches a stage where no batch is given: the bubble is then a fifth. A choice."""
+_SHOWN = 5
+
+search = typer.Typer(help="Search for what is best: layouts of a training step.", no_args_is_help=True)
+
+_Model = Annotated[
+    str, typer.Option("--model", metavar="NAME|FILE", help="A model by name, or a YAML file with its dimensions.")
+]
+_ClusterOption = Annotated[
+    str,
+    typer.Option("--cluster", metavar="NAME|FILE", help="A node of `busbw hardware`, or a file that describes one."),
+]
+_Nodes = Annotated[int, typer.Option("--nodes", metavar="N", min=1, help="Number of nodes (hosts).")]
+_GlobalBatch = Annotated[
+    int | None, typer.Option("--global-batch", metavar="N", min=1, help="Sequences of a step, all GPUs.")
+]
+_MicroBatch = Annotated[
+    int | None, typer.Option("--micro-batch", metavar="N", min=1, help="Sequences of a micro-batch.")
+]
+_SeqLen = Annotated[int, typer.Option("--seq-len", metavar="N", min=1, help="Tokens of a sequence.")]
+_Precision = Annotated[
+    str, typer.Option("--precision", metavar="NAME", help="bf16, fp16, fp8, fp8-block, mxfp8 or nvfp4.")
+]
+_Recompute = Annotated[
+    str,
+    typer.Option(
+        "--recompute", metavar="HOW", help="none, selective, full; auto: full only where memory would not suffice."
+    ),
+]
+_Overlap = Annotated[
+    str | None,
+    typer.Option(
+        "--overlap",
+        metavar="GROUPS",
+        help="Communication that runs beside computing, of tp,cp,pp,dp,ep or none; dp,cp,pp if not given.",
+    ),
+]
+_Software = Annotated[
+    str,
+    typer.Option(
+        "--software", metavar="RELEASE", help="Of the calibration, such as megatron-bridge-26.06; any if not given."
+    ),
+]
+_WhatIf = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="FIGURE=VALUE", help="A figure set anew, such as nic.rate=800Gb/s; may be repeated."),
+]
+_Json = Annotated[bool, typer.Option("--json", help="Print as JSON.")]
+
+
+def training(
+    *,
+    model: _Model,
+    cluster: _ClusterOption,
+    nodes: _Nodes = 1,
+    layout: Annotated[
+        str | None,
+        typer.Option(
+            "--layout",
+            metavar="TEXT",
+            help="tp8.cp1.pp16.dp128; also ep8, etp, vpp2, fsdp, hsdp8, zero0, nosp, zb, dualpipe, gather, ulysses. dp is what is left.",
+        ),
+    ] = None,
+    global_batch: _GlobalBatch = None,
+    micro_batch: _MicroBatch = None,
+    seq_len: _SeqLen = 4096,
+    precision: _Precision = "bf16",
+    recompute: _Recompute = "auto",
+    overlap: _Overlap = None,
+    software: _Software = "",
+    what_if: _WhatIf = None,
+    closed_form: Annotated[
+        bool, typer.Option("--closed-form", help="The closed form alone, without simulating the pipeline.")
+    ] = False,
+    sensitivity: Annotated[
+        bool, typer.Option("--sensitivity", help="What a tenth more of each hardware figure is worth, ranked.")
+    ] = False,
+    perfetto: Annotated[
+        Path | None,
+        typer.Option(
+            "--perfetto", parser=given_path, metavar="FILE.json", help="Write the timeline for ui.perfetto.dev."
+        ),
+    ] = None,
+    report: Annotated[
+        Path | None,
+        typer.Option("--report", parser=given_path, metavar="FILE.html", help="Write a page of the timeline."),
+    ] = None,
+    as_json: _Json = False,
+) -> int:
+    """Simulate a training step: its time with an interval, MFU, what of it is communication, and memory.
+
+    Computing comes from efficiency surfaces of the GPU, collectives from the time model, both corrected by a calibration fitted to
+    published steps; the pipeline is simulated micro-batch by micro-batch. MFU counts model operations with the causal half of
+    attention over the dense bf16 peak.
+
+    \b
+    Examples:
+      busbw simulate training --model llama3.1-405b --cluster dgx-h100 --nodes 2048 --layout tp8.cp1.pp16.dp128 --global-batch 2048
+      busbw simulate training --model deepseek-v3 --cluster gb200-nvl72 --nodes 64 --layout pp4.ep64.vpp4 --precision mxfp8
+      busbw simulate training --model llama3-70b --cluster dgx-h100 --nodes 8 --layout tp4.pp4 --set nic.rate=800Gb/s --sensitivity
+    """  # noqa: D301 - the backspace keeps the lines of the examples apart
+    from busbw.workloads.training.layout import Batch, check, parse_layout  # noqa: PLC0415 - loads numpy
+    from busbw.workloads.training.program import SIMULATED  # noqa: PLC0415
+
+    found = _cluster(cluster, nodes, what_if)
+    spread = parse_layout(layout, found.gpus) if layout else _plain(found)
+    micro = micro_batch or 1
+    batch = global_batch or micro * spread.dp * _MICRO_BATCHES_A_STAGE * spread.pp
+    if global_batch is None:
+        note(f"no --global-batch: {batch} sequences, {batch // (micro * spread.dp)} micro-batches, were taken.")
+    job = _job(model, found, batch, seq_len, precision=precision, overlap=overlap, software=software)
+    check(job.model, spread, Batch(batch, micro, seq_len), found.gpus)
+    step = _step(job, spread, micro, recompute)
+    run: Timeline | None = None
+    if not closed_form and spread.schedule in SIMULATED:
+        run = _simulated(step, record=perfetto is not None or report is not None)
+    elif perfetto is not None or report is not None:
+        raise typer.BadParameter(
+            "a timeline needs a simulated schedule: leave --closed-form out, and take 1f1b or interleaved."
+        )
+    ranked = _sensitivities(step) if sensitivity else []
+    _draw(run, step, perfetto, report)
+    if as_json:
+        print_json(_step_json(step, run, ranked))
+    else:
+        _print_step(step, run, ranked)
+    return 0
+
+
+def search_training(
+    *,
+    model: _Model,
+    cluster: _ClusterOption,
+    nodes: _Nodes = 1,
+    global_batch: _GlobalBatch = None,
+    micro_batch: _MicroBatch = None,
+    seq_len: _SeqLen = 4096,
+    precision: _Precision = "bf16",
+    layout: Annotated[
+        str | None,
+        typer.Option(
+            "--layout", metavar="TEXT", help="What of the layout is fixed, such as tp8.ep8; the rest is searched."
+        ),
+    ] = None,
+    overlap: _Overlap = None,
+    software: _Software = "",
+    what_if: _WhatIf = None,
+    count: Annotated[
+        int, typer.Option("--count", metavar="N", min=1, max=100, help="Layouts that are shown.")
+    ] = _SHOWN,
+    as_json: _Json = False,
+) -> int:
+    """Search all legal layouts of a model on a cluster for the shortest step; the best are simulated.
+
+    Legal: every rule of Megatron's groups holds, and memory suffices. Searched are tp, cp, pp, ep, virtual stages, micro-batch, full
+    recompute or none, optimizer or weights sharded. Layouts whose steps differ by less than 0.5 % count as one.
+
+    \b
+    Examples:
+      busbw search training --model llama3-70b --cluster dgx-h100 --nodes 8 --global-batch 128 --seq-len 8192
+      busbw search training --model deepseek-v3 --cluster gb200-nvl72 --nodes 64 --global-batch 4096 --precision mxfp8 --layout tp1
+    """  # noqa: D301 - the backspace keeps the lines of the examples apart
+    from busbw.workloads.training.predict import predict_step  # noqa: PLC0415 - loads numpy
+    from busbw.workloads.training.search import search as searched  # noqa: PLC0415
+
+    found = _cluster(cluster, nodes, what_if)
+    batch = global_batch or found.gpus * 2
+    if global_batch is None:
+        note(f"no --global-batch: {batch} sequences, two a GPU, were taken.")
+    job = _job(model, found, batch, seq_len, precision=precision, overlap=overlap, software=software)
+    result = searched(job, _space(layout, micro_batch))
+    steps = [predict_step(job, one, micro, again) for one, micro, again, _ in result.best(count)]
+    runs = [_simulated(step, record=False) for step in steps]
+    order = sorted(range(len(steps)), key=lambda place: runs[place].time_s)
+    if as_json:
+        print_json(
+            {
+                "schema": SCHEMA,
+                "model": job.model.name,
+                "cluster": found.name,
+                "nodes": found.nodes,
+                "legal": result.legal,
+                "fit": result.fit,
+                "lost": dict(result.losses),
+                "layouts": [_step_json(steps[place], runs[place], []) for place in order],
+            }
+        )
+    else:
+        _print_search(result, [steps[place] for place in order], [runs[place] for place in order])
+    return 0
+
+
+def _cluster(name: str, nodes: int, what_if: list[str] | None) -> Cluster:
+    from busbw.hardware import find_cluster  # noqa: PLC0415 - reads the catalogue
+
+    found, losses = find_cluster(name, nodes, pairs_of("--set", what_if or [], "nic.rate=800Gb/s"))
+    for line in map(str, losses):
+        note(line)
+    return found
+
+
+def _plain(cluster: Cluster) -> Layout:
+    from busbw.workloads.training.layout import Layout  # noqa: PLC0415
+
+    return Layout(dp=cluster.gpus)
+
+
+def _job(
+    model: str, cluster: Cluster, batch: int, seq_len: int, *, precision: str, overlap: str | None, software: str
+) -> Job:
+    from busbw.hardware.what_if import nearest  # noqa: PLC0415
+    from busbw.workloads.training.calibration import load_training_calibration  # noqa: PLC0415
+    from busbw.workloads.training.job import Job  # noqa: PLC0415
+    from busbw.workloads.training.layout import precision_of  # noqa: PLC0415
+    from busbw.workloads.training.models import find_model  # noqa: PLC0415
+
+    known = load_training_calibration().releases
+    if software and software not in known:
+        raise InputError(
+            f"--software {software!r} is no release of the calibration. {nearest(software, list(known))}".rstrip()
+        )
+    job = Job(find_model(model), cluster, batch, seq_len, precision_of(precision), software=software)
+    if overlap is None:
+        return job
+    return replace(job, overlap=frozenset(word for word in overlap.lower().split(",") if word and word != "none"))
+
+
+def _step(job: Job, layout: Layout, micro_batch: int, recompute: str) -> StepPrediction:
+    from busbw.workloads.training.layout import RECOMPUTE  # noqa: PLC0415
+    from busbw.workloads.training.predict import predict_step  # noqa: PLC0415
+
+    if recompute == "auto":
+        step = predict_step(job, layout, micro_batch)
+        return predict_step(job, layout, micro_batch, "full") if step.verdict == "needs recompute" else step
+    if recompute not in RECOMPUTE:
+        raise typer.BadParameter(f"--recompute {recompute!r}: auto, {', '.join(RECOMPUTE)}.")
+    return predict_step(job, layout, micro_batch, recompute)
+
+
+def _simulated(step: StepPrediction, *, record: bool) -> Timeline:
+    from busbw.simulation import simulate  # noqa: PLC0415
+    from busbw.workloads.training.program import step_program  # noqa: PLC0415
+
+    return simulate(step_program(step), step.job.cluster, record=record)
+
+
+def _sensitivities(step: StepPrediction) -> list[Sensitivity]:
+    from busbw.workloads.training.predict import sensitivities  # noqa: PLC0415
+
+    return sensitivities(step.job, step.layout, step.micro_batch, step.recompute)
+
+
+def _space(layout: str | None, micro_batch: int | None) -> Space:
+    from busbw.workloads.training.layout import parse_layout  # noqa: PLC0415
+    from busbw.workloads.training.search import Space  # noqa: PLC0415
+
+    space = Space(micro_batch=(micro_batch,) if micro_batch else None)
+    if not layout:
+        return space
+    fixed = parse_layout(layout)
+    words = layout.lower()
+    sizes = {
+        name: (getattr(fixed, name),)
+        for name in ("tp", "cp", "pp", "ep", "vpp")
+        if name in words.replace("vpp", "~") or (name == "vpp" and "vpp" in words)
+    }
+    sharding = (fixed.sharding,) if any(word in words for word in ("zero", "fsdp")) else space.sharding
+    return replace(space, **sizes, sharding=sharding)
+
+
+def _draw(run: Timeline | None, step: StepPrediction, perfetto: Path | None, report: Path | None) -> None:
+    if run is None:
+        return
+    title = f"{step.job.model.name} on {step.job.cluster.nodes} x {step.job.cluster.name}, {step.layout}"
+    if perfetto is not None:
+        from busbw.reports.perfetto import write_perfetto  # noqa: PLC0415
+
+        note(f"{write_perfetto(run, perfetto)} tasks written to {perfetto}")
+    if report is not None:
+        from busbw.reports.simulated import write_simulation  # noqa: PLC0415 - takes a second
+
+        write_simulation(report, run, title, [])
+        note(f"report: {report}")
+
+
+def _step_json(step: StepPrediction, run: Timeline | None, ranked: list[Sensitivity]) -> dict[str, Any]:
+    told = {"schema": SCHEMA, "cluster": step.job.cluster.name, "nodes": step.job.cluster.nodes, **step.to_json()}
+    told["simulated_s"] = run.time_s if run is not None else None
+    if ranked:
+        told["sensitivity"] = [
+            {"figure": one.figure, "elasticity": one.elasticity, "step_s_with_a_tenth_more": one.step_s}
+            for one in ranked
+        ]
+    return told
+
+
+def _print_step(step: StepPrediction, run: Timeline | None, ranked: list[Sensitivity]) -> None:
+    page, job, layout = Page(), step.job, step.layout
+    shown = run.time_s if run is not None else step.total_s
+    page.line(
+        ("training", "bold"),
+        f"  {job.model.name} ({job.model.parameters / 1e9:.4g} B) on {job.cluster.nodes} x {job.cluster.name} = {layout.gpus} GPUs",
+    )
+    micro = job.global_batch // (step.micro_batch * layout.dp)
+    page.line(
+        "layout", f"    {layout}, {job.global_batch} sequences of {job.seq_len}, {micro} micro-batches of {step.micro_batch}, "
+        f"{job.precision.name}, recompute {step.recompute}",
+    )  # fmt: skip
+    page.line()
+    scale = shown / step.total_s
+    page.line(
+        ("step", "bold"),
+        f"      {_seconds(shown)}   ({_seconds(step.low_s * scale)} to {_seconds(step.high_s * scale)})"
+        + ("" if run is not None else "   closed form"),
+    )
+    page.line(
+        "tokens",
+        f"    {step.tokens_per_s_per_gpu / scale:.5g} a second and GPU   MFU {step.mfu() / scale:.1%} (causal operations over bf16 peak)",
+    )
+    page.line()
+    page.table(
+        [("part of the step", False), ("time", True), ("share", True)],
+        (
+            [_PARTS.get(name, name), _seconds(part), f"{part / step.total_s:.1%}"]
+            for name, part in step.breakdown_s.items()
+            if part > 0
+        ),
+    )
+    page.line()
+    total = sum(step.memory.values())
+    page.line(
+        ("memory of a GPU", "bold"), f"  {total / _GIB:.1f} of {step.capacity_bytes / _GIB:.1f} GiB: {step.verdict}"
+    )
+    page.table([("part", False), ("GiB", True)], ([name, f"{part / _GIB:.2f}"] for name, part in step.memory.items()))
+    if ranked:
+        page.line()
+        page.table(
+            [("figure", False), ("step for 1 % more", True), ("step with a tenth more", True)],
+            ([one.figure, f"{one.elasticity:+.3f} %", _seconds(one.step_s)] for one in ranked),
+        )
+
+
+_PARTS = {
+    "compute": "computing", "bubble": "pipeline bubble", "tp": "tensor parallel, exposed", "cp": "context parallel, exposed",
+    "ep": "experts, exposed", "pp": "between stages", "dp": "data parallel, exposed", "other": "else",
+}  # fmt: skip
+
+
+def _print_search(result: Search, steps: list[StepPrediction], runs: list[Timeline]) -> None:
+    page, job = Page(), result.job
+    page.line(
+        ("search", "bold"),
+        f"  {job.model.name} on {job.cluster.nodes} x {job.cluster.name} = {job.cluster.gpus} GPUs, {job.global_batch} sequences of {job.seq_len}",
+    )
+    page.line(f"{result.legal} legal layouts, {result.fit} of them fit")
+    page.line()
+    page.table(
+        [("layout", False), ("micro-batch", True), ("recompute", False), ("step", True), ("tokens/s/GPU", True), ("MFU", True), ("memory GiB", True), ("most beside computing", False)],
+        (
+            [
+                str(step.layout), str(step.micro_batch), step.recompute, _seconds(run.time_s),
+                f"{step.tokens_per_s_per_gpu * step.total_s / run.time_s:.5g}", f"{step.mfu() * step.total_s / run.time_s:.1%}",
+                f"{sum(step.memory.values()) / _GIB:.0f}", _most(step),
+            ]
+            for step, run in zip(steps, runs, strict=True)
+        ),
+    )  # fmt: skip
+    page.line()
+    page.line(
+        "why the others lost (what sets them back most): "
+        + ", ".join(f"{count} {_PARTS.get(name, name)}" for name, count in result.losses.items())
+    )
+
+
+def _most(step: StepPrediction) -> str:
+    name, part = max(
+        ((name, part) for name, part in step.breakdown_s.items() if name != "compute"), key=lambda one: one[1]
+    )
+    return f"{_PARTS.get(name, name)} {part / step.total_s:.0%}"
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.4g} s" if value >= 1 else f"{value * 1e3:.4g} ms"
+
+
+search.command("training")(search_training)
+
+
+@search.callback()
+def _search() -> None:
+    """Keeps `training` a command of its own while there is only one."""
