@@ -445,7 +445,7 @@ def test_readers_find_every_row_while_a_run_is_written_and_compacted(tmp_path):
     reader = threading.Thread(target=read)
     reader.start()
     with record(store) as run:
-        for number in range(30):
+        for number in range(15):
             run.samples(CELL, rank=0, time_ns=[number])
             run.commit()
             acknowledged[0] = number + 1
@@ -516,5 +516,5 @@ def test_a_missing_segment_of_a_recorded_run_is_named(tmp_path):
 
 def test_killed_writers_lose_nothing_that_they_acknowledged():
     """A sample of M6: three writers and a compaction, killed at random moments while a thread queries."""
-    trials = recording_trials(2, seed=8)
+    trials = recording_trials(1, seed=8)
     assert (trials.lost, trials.duplicates, trials.unreadable) == (0, 0, 0)
