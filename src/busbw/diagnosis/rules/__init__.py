@@ -35,8 +35,8 @@ from busbw.diagnosis.rules import (
     ports,
     ras,
     shared_memory,
-    steps,
     simulated,
+    steps,
     straggler,
     topology,
 )  # fmt: skip

@@ -115,7 +115,8 @@ def layer_operators(model: Model, kind: Kind, shard: Shard) -> tuple[Operator, .
             for one in found
             if one.phase == "forward" and isinstance(one, Communicate) and one.collective == "all_gather"
         ]
-        found += [_again(one) for one in (*products[::2], *cheap, *gathered)]
+        again: list[Compute | Communicate] = [*products[::2], *cheap, *gathered]
+        found += [_again(one) for one in again]
     elif shard.recompute == "selective" and not shard.flash:
         found += [
             _again(one) for one in found if one.phase == "forward" and one.name in ("scores", "softmax", "values")
