@@ -1,26 +1,24 @@
 """Calibrations of training steps from workload files, and steps scored with the source that they come from left out.
 
-`python -m busbw.accuracy.training FOLDER` fits the calibration that ships and writes it over `workloads/training/calibration.json`.
+`python -m busbw.accuracy FOLDER` fits the calibration that ships and writes it over `workloads/training/calibration.json`.
 """
 
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from busbw.accuracy.workloads import TrainingRow, read_rows
-from busbw.workloads import training
-from busbw.workloads.training.calibration import TrainingCalibration, figures_of, load_training_calibration, to_json
+from busbw.workloads.training.calibration import TrainingCalibration, load_training_calibration
 from busbw.workloads.training.fitting import MeasuredSteps, left_out, measured_steps
 from busbw.workloads.training.network import GroupTimes
 from busbw.workloads.training.predict import predict_steps
-from busbw.workloads.training.step import parts_of, times
+from busbw.workloads.training.step import parts_of
 
-__all__ = ["ScoredStep", "left_out_steps", "score_steps", "steps_of"]
+__all__ = ["ScoredStep", "left_out_steps", "read_folder", "score_steps", "steps_of"]
 
 ScoredStep = tuple[int | str, float, float, float, float]
 """Row, measured, predicted, low, high; seconds."""
@@ -74,18 +72,3 @@ def read_folder(folder: Path) -> list[TrainingRow]:
         if isinstance(document, dict) and document.get("kind") == "training":
             rows += read_rows(document)[0]
     return rows
-
-
-def main() -> None:
-    """Writes the calibration of a folder's rows; says how well each source is predicted by the others."""
-    rows = read_folder(Path(sys.argv[1]))
-    whole, _ = left_out_steps(rows)
-    target = Path(training.__file__).parent / "calibration.json"
-    target.write_text(json.dumps(to_json(whole), indent=1) + "\n", encoding="utf-8")
-    steps = steps_of(rows)
-    error = np.abs(times(steps.parts, figures_of(steps.jobs, whole)).total_s / steps.measured_s - 1)
-    print(f"{len(rows)} rows, in sample MAPE {error.mean():.3f}, written to {target}")
-
-
-if __name__ == "__main__":
-    main()

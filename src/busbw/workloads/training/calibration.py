@@ -129,7 +129,7 @@ def to_json(calibration: TrainingCalibration) -> dict[str, Any]:
     """The shape of calibration.json."""
     return {
         "schema": SCHEMA,
-        "source": "fitted by `python -m busbw.accuracy.training FOLDER` to the sources below",
+        "source": "fitted by `python -m busbw.accuracy FOLDER` to the sources below",
         "fitted_to": list(calibration.fitted_to),
         "spread": {name: [round(end, 4) for end in ends] for name, ends in calibration.spread.items()},
         "figures": {

@@ -115,8 +115,8 @@ def layer_operators(model: Model, kind: Kind, shard: Shard) -> tuple[Operator, .
             for one in found
             if one.phase == "forward" and isinstance(one, Communicate) and one.collective == "all_gather"
         ]
-        again: list[Compute | Communicate] = [*products[::2], *cheap, *gathered]
-        found += [_again(one) for one in again]
+        repeated: list[Operator] = [*products[::2], *cheap, *gathered]
+        found += [_again(one) for one in repeated]
     elif shard.recompute == "selective" and not shard.flash:
         found += [
             _again(one) for one in found if one.phase == "forward" and one.name in ("scores", "softmax", "values")
