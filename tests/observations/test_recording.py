@@ -222,7 +222,7 @@ def test_an_error_marks_the_run_as_died_and_keeps_what_it_measured(tmp_path):
 
 def test_a_run_whose_process_was_killed_has_died_and_resumes(tmp_path):
     code = (
-        "import os, sys; from pathlib import Path; from busbw.observations.store import *\n"
+        "import os, sys; from pathlib import Path; from busbw.observations import Circumstances; from busbw.observations.store import *\n"
         "run = Store(Path(sys.argv[1])).record('run', Circumstances()); cell = MeasuredCell('all_reduce', 8)\n"
         "run.samples(cell, rank=0, time_ns=[1]); run.commit(); run.samples(cell, rank=0, time_ns=[2])\n"
         "print(run.run_id, flush=True); os.kill(os.getpid(), 9)"
