@@ -71,5 +71,5 @@ def circle(options: Options) -> Measured:
     return Measured(
         found.holds,
         peers,
-        f"{found.candidate.name}, {hosts} hosts, {size >> 10} KiB: {found.error:.1%} off; found: {named}",
+        f"{found.candidate.name}, {hosts} hosts, {size >> 10} KiB: {found.error:.1%} off; before: {found.before.summaries or 'nothing'}; found: {named}",
     )
