@@ -60,6 +60,11 @@ _KINDS = (
     ("count taken", re.compile(r"\*taken = expected;"), ";"),
     ("barrier of ranks", re.compile(r"barrier\(comm, block\)(?=;)(?<!WaitResult barrier\(comm, block\))"), "kArrived"),
     ("signal", re.compile(r"signal_all\(comm, block\);"), ";"),
+    ("barrier of pipes", re.compile(r"(?<!WaitResult )\bmeet\(pipes, block\)"), "kArrived"),
+    ("signal of a pipe", re.compile(r"\bpipes\.signal\(block, (?:[^()]|\([^()]*\))*\)"), "kArrived"),
+    ("wait of a pipe", re.compile(r"\bpipes\.wait\(block, (?:[^()]|\([^()]*\))*\)"), "kArrived"),
+    ("count of a pipe", re.compile(r"weak_store\(&mine\.(?:sent|taken), [^;]*\);"), ";"),
+    ("flush", re.compile(r"port_of\(way\)\.flush\(p_\.deadline\(\)\)"), "kArrived"),
     ("exchange", re.compile(r"detail::exchange\(comm, block, parity\)"), "(parity ^= 1, kArrived)"),
 )
 
