@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from busbw.hardware import Cluster
     from busbw.simulation import Timeline
     from busbw.workloads.training.job import Job
-    from busbw.workloads.training.layout import Layout
+    from busbw.workloads.training.layout import Layout, Precision
+    from busbw.workloads.training.models import Model
     from busbw.workloads.training.predict import Sensitivity, StepPrediction
     from busbw.workloads.training.search import Search, Space
 
@@ -28,11 +29,16 @@ _GIB = 2**30
 _MICRO_BATCHES_A_STAGE = 4
 """Micro-batches a stage where no batch is given: the bubble is then a fifth. A choice."""
 _SHOWN = 5
+_SEQ_LEN = 4096
 
 search = typer.Typer(help="Search for what is best: layouts of a training step.", no_args_is_help=True)
 
 _Model = Annotated[
     str, typer.Option("--model", metavar="NAME|FILE", help="A model by name, or a YAML file with its dimensions.")
+]
+_AnyModel = Annotated[
+    str | None,
+    typer.Option("--model", metavar="NAME|FILE", help="A model by name, or a YAML file with its dimensions."),
 ]
 _ClusterOption = Annotated[
     str,
@@ -46,6 +52,18 @@ _MicroBatch = Annotated[
     int | None, typer.Option("--micro-batch", metavar="N", min=1, help="Sequences of a micro-batch.")
 ]
 _SeqLen = Annotated[int, typer.Option("--seq-len", metavar="N", min=1, help="Tokens of a sequence.")]
+_AnySeqLen = Annotated[
+    int | None,
+    typer.Option("--seq-len", metavar="N", min=1, help="Tokens of a sequence; 4096 if nothing says otherwise."),
+]
+_AnyPrecision = Annotated[
+    str | None,
+    typer.Option(
+        "--precision",
+        metavar="NAME",
+        help="bf16, fp16, fp8, fp8-block, mxfp8 or nvfp4; bf16 if nothing says otherwise.",
+    ),
+]
 _Precision = Annotated[
     str, typer.Option("--precision", metavar="NAME", help="bf16, fp16, fp8, fp8-block, mxfp8 or nvfp4.")
 ]
@@ -78,9 +96,18 @@ _Json = Annotated[bool, typer.Option("--json", help="Print as JSON.")]
 
 def training(
     *,
-    model: _Model,
+    model: _AnyModel = None,
     cluster: _ClusterOption,
     nodes: _Nodes = 1,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            "--config",
+            parser=given_path,
+            metavar="FILE",
+            help="A configuration of Megatron-LM, NeMo, Megatron-Bridge, torchtitan, DeepSpeed or Hugging Face: what is not given here is taken from it.",
+        ),
+    ] = None,
     layout: Annotated[
         str | None,
         typer.Option(
@@ -91,8 +118,8 @@ def training(
     ] = None,
     global_batch: _GlobalBatch = None,
     micro_batch: _MicroBatch = None,
-    seq_len: _SeqLen = 4096,
-    precision: _Precision = "bf16",
+    seq_len: _AnySeqLen = None,
+    precision: _AnyPrecision = None,
     recompute: _Recompute = "auto",
     overlap: _Overlap = None,
     software: _Software = "",
@@ -126,17 +153,33 @@ def training(
       busbw simulate training --model llama3.1-405b --cluster dgx-h100 --nodes 2048 --layout tp8.cp1.pp16.dp128 --global-batch 2048
       busbw simulate training --model deepseek-v3 --cluster gb200-nvl72 --nodes 64 --layout pp4.ep64.vpp4 --precision mxfp8
       busbw simulate training --model llama3-70b --cluster dgx-h100 --nodes 8 --layout tp4.pp4 --set nic.rate=800Gb/s --sensitivity
+      busbw simulate training --config pretrain.sh --cluster dgx-h100 --nodes 8
     """  # noqa: D301 - the backspace keeps the lines of the examples apart
     from busbw.workloads.training.layout import Batch, check, parse_layout  # noqa: PLC0415 - loads numpy
     from busbw.workloads.training.program import SIMULATED  # noqa: PLC0415
 
     found = _cluster(cluster, nodes, what_if)
-    spread = parse_layout(layout, found.gpus) if layout else _plain(found)
-    micro = micro_batch or 1
+    told = _configured(config, found.gpus, seq_len) if config is not None else _Configured()
+    if model is None and told.model is None:
+        raise typer.BadParameter("no model: give --model NAME, or --config FILE that describes one.")
+    spread = parse_layout(layout, found.gpus) if layout else told.layout or _plain(found)
+    micro = micro_batch or told.micro_batch or 1
+    global_batch = global_batch or told.global_batch
+    seq_len = seq_len or told.seq_len or _SEQ_LEN
+    if recompute == "auto" and told.recompute is not None:
+        recompute = told.recompute
     batch = global_batch or micro * spread.dp * _MICRO_BATCHES_A_STAGE * spread.pp
     if global_batch is None:
         note(f"no --global-batch: {batch} sequences, {batch // (micro * spread.dp)} micro-batches, were taken.")
-    job = _job(model, found, batch, seq_len, precision=precision, overlap=overlap, software=software)
+    job = _job(
+        model or told.model,
+        found,
+        batch,
+        seq_len,
+        precision=precision or told.precision,
+        overlap=overlap or told.overlap,
+        software=software,
+    )
     check(job.model, spread, Batch(batch, micro, seq_len), found.gpus)
     step = _step(job, spread, micro, recompute)
     run: Timeline | None = None
@@ -233,8 +276,52 @@ def _plain(cluster: Cluster) -> Layout:
     return Layout(dp=cluster.gpus)
 
 
+@dataclass(frozen=True, slots=True)
+class _Configured:
+    """What a configuration says; None: it does not."""
+
+    model: Model | None = None
+    layout: Layout | None = None
+    global_batch: int | None = None
+    micro_batch: int | None = None
+    seq_len: int | None = None
+    precision: Precision | None = None
+    recompute: str | None = None
+    overlap: frozenset[str] | None = None
+
+
+def _configured(path: Path, gpus: int, seq_len: int | None) -> _Configured:
+    """A configuration on so many GPUs; what was not taken from it is told."""
+    from busbw.workloads.importers import import_configuration  # noqa: PLC0415
+
+    found = import_configuration(path)
+    for one in found.ignored:
+        note(f"not taken from {found.path}: {one}")
+    if found.missing:
+        note(f"{found.path} does not say: {', '.join(found.missing)}")
+    length = seq_len or found.seq_len or _SEQ_LEN
+    layout, batch = replace(found, seq_len=length).on(gpus) if found.layout is not None else (None, None)
+    return _Configured(
+        None if found.model is None and not found.dimensions else found.model_with(),
+        layout,
+        batch.global_batch if batch is not None else found.global_batch,
+        batch.micro_batch if batch is not None else found.micro_batch,
+        length,
+        found.precision,
+        found.recompute,
+        found.overlap,
+    )
+
+
 def _job(
-    model: str, cluster: Cluster, batch: int, seq_len: int, *, precision: str, overlap: str | None, software: str
+    model: str | Model | None,
+    cluster: Cluster,
+    batch: int,
+    seq_len: int,
+    *,
+    precision: str | Precision | None,
+    overlap: str | frozenset[str] | None,
+    software: str,
 ) -> Job:
     from busbw.hardware.what_if import nearest  # noqa: PLC0415
     from busbw.workloads.training.calibration import load_training_calibration  # noqa: PLC0415
@@ -247,9 +334,15 @@ def _job(
         raise InputError(
             f"--software {software!r} is no release of the calibration. {nearest(software, list(known))}".rstrip()
         )
-    job = Job(find_model(model), cluster, batch, seq_len, precision_of(precision), software=software)
+    named = find_model(model) if isinstance(model, str) else model
+    if named is None:
+        raise InputError("no model: give --model NAME")
+    kind = precision_of(precision or "bf16") if precision is None or isinstance(precision, str) else precision
+    job = Job(named, cluster, batch, seq_len, kind, software=software)
     if overlap is None:
         return job
+    if isinstance(overlap, frozenset):
+        return replace(job, overlap=overlap)
     return replace(job, overlap=frozenset(word for word in overlap.lower().split(",") if word and word != "none"))
 
 
