@@ -15,12 +15,7 @@ namespace scan = busbw::scan;
 
 namespace {
 
-template <class T>
-nb::ndarray<nb::numpy, const T, nb::ndim<1>> column(std::vector<T>&& values) {
-  const std::size_t size = values.size();
-  const auto [data, owner] = busbw::bindings::kept(std::move(values));
-  return {data, {size}, owner};
-}
+using busbw::bindings::column;
 
 nb::tuple strings(std::vector<std::int32_t> offsets, const std::string& data) {
   return nb::make_tuple(column(std::move(offsets)), nb::bytes(data.data(), data.size()));

@@ -13,12 +13,7 @@ namespace scan = busbw::scan;
 
 namespace {
 
-template <class T>
-nb::ndarray<nb::numpy, const T, nb::ndim<1>> column(std::vector<T>&& values) {
-  const std::size_t size = values.size();
-  const auto [data, owner] = busbw::bindings::kept(std::move(values));
-  return {data, {size}, owner};
-}
+using busbw::bindings::column;
 
 nb::bytes bytes(const std::string& text) { return nb::bytes(text.data(), text.size()); }
 

@@ -4,6 +4,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 
+#include <cstddef>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -26,6 +27,14 @@ std::pair<typename Values::value_type*, nb::capsule> kept(Values values) {
   auto owned = std::make_unique<Values>(std::move(values));
   auto* const data = owned->data();
   return {data, nb::capsule(owned.release(), [](void* p) noexcept { delete static_cast<Values*>(p); })};
+}
+
+/// The values as an array.
+template <class T>
+nb::ndarray<nb::numpy, const T, nb::ndim<1>> column(std::vector<T>&& values) {
+  const std::size_t size = values.size();
+  const auto [data, owner] = kept(std::move(values));
+  return {data, {size}, owner};
 }
 
 }  // namespace busbw::bindings

@@ -87,40 +87,16 @@ def test_wrong_use_is_one_message(busbw, options, said):
     assert said in " ".join(ran.err.split())
 
 
-def test_a_configuration_gives_what_is_not_given_and_what_was_not_taken_is_told(busbw, tmp_path):
+def test_a_configuration_gives_what_is_not_given_and_what_was_not_taken_is_told(busbw):
     """NeMo's words; 4 x dgx-h100 are the 32 GPUs of tp 4 x pp 2 x dp 4."""
     file = Path(__file__).parents[1] / "workloads" / "importers" / "fixtures" / "nemo.yaml"
-    ran = busbw(
-        "simulate",
-        "training",
-        "--config",
-        str(file),
-        "--cluster",
-        "dgx-h100",
-        "--nodes",
-        "4",
-        "--json",
-        "--closed-form",
-    )
+    command = ("simulate", "training", "--config", str(file), "--cluster", "dgx-h100", "--nodes", "4", "--json", "--closed-form")  # fmt: skip
+    ran = busbw(*command)
     assert ran.status == 0
     told = json.loads(ran.out)
     assert (told["layout"], told["global_batch"], told["seq_len"]) == ("tp4.pp2.dp4", 128, 4096)
     assert "model.optim.lr" in ran.err
-    given = busbw(
-        "simulate",
-        "training",
-        "--config",
-        str(file),
-        "--cluster",
-        "dgx-h100",
-        "--nodes",
-        "4",
-        "--json",
-        "--closed-form",
-        "--global-batch",
-        "64",
-    )
-    assert json.loads(given.out)["global_batch"] == 64
+    assert json.loads(busbw(*command, "--global-batch", "64").out)["global_batch"] == 64
 
 
 def test_without_model_and_configuration_one_error_says_what_to_give(busbw):

@@ -14,7 +14,7 @@ from busbw.accuracy.measured import Refusal
 from busbw.errors import InputError
 from busbw.hardware import Cluster, find_accelerator, find_cluster
 from busbw.workloads.training.columns import Columns
-from busbw.workloads.training.job import Job
+from busbw.workloads.training.job import Job, Running
 from busbw.workloads.training.layout import RECOMPUTE, Layout, Precision, precision_of
 from busbw.workloads.training.memory import memory
 from busbw.workloads.training.models import Model, find_model, model_of
@@ -117,17 +117,7 @@ def training_row(row: Mapping[str, Any], source: str, name: int | str) -> Traini
         int(seq_len),
         how.precision,
         str(row.get("task") or "pretrain"),
-        how.document_len,
-        how.software,
-        how.fused,
-        how.flash,
-        how.graphs,
-        how.overlap,
-        how.fused_experts,
-        how.kernel,
-        how.balanced,
-        how.dedup,
-        how.loss_bytes,
+        **how.running(),
     )
     layout = _that_fits(job, layout, micro)
     layouts = _virtual_stages(layout, parallel, model, row)
@@ -165,24 +155,12 @@ def _cluster(gpu: str, gpus: int) -> Cluster:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class Recipe:
+@dataclass(frozen=True)
+class Recipe(Running):
     """How a release of a framework runs a step where a row does not say."""
 
-    software: str
     precision: Precision
-    fused: bool = True
-    flash: bool = True
-    graphs: bool = False
-    overlap: frozenset[str] = frozenset({"dp", "cp", "pp"})
-    fused_experts: bool = False
-    kernel: str = "cudnn"
-    balanced: bool = False
-    dedup: bool = True
-    loss_bytes: float = 6.0
     mtp: int = 0
-    document_len: int = 0
-    """Of sequences packed from short ones. SQuAD's questions have a few hundred tokens with their text: a guess."""
     sharding: str = "zero1"
     sequence_parallel: bool = True
 
@@ -199,12 +177,12 @@ def recipe_of(framework: str, row: Mapping[str, Any], capability: int) -> Recipe
         precision = precision_of(said)
         if row.get("reduce_dtype") == "bf16":
             precision = replace(precision, reduce_bytes=2.0)
-        return Recipe("llm-foundry", precision, fused=False, sharding=stage, kernel="fa2")
+        return Recipe(precision, software="llm-foundry", fused=False, sharding=stage, kernel="fa2")
     if framework.startswith("Megatron-LM 202"):
         whole = row.get("sequence_parallel", False)
         return Recipe(
-            framework.lower().replace(" ", "-"),
             precision_of("fp16"),
+            software=framework.lower().replace(" ", "-"),
             flash=False,
             sharding="zero0",
             sequence_parallel=bool(whole),
@@ -213,21 +191,26 @@ def recipe_of(framework: str, row: Mapping[str, Any], capability: int) -> Recipe
     if framework.startswith("torchtitan"):
         overlap = {"dp", "cp", "pp", "tp"} if "async" in options else {"dp", "cp", "pp"}
         return Recipe(
-            "torchtitan", precision_of(said), sharding="fsdp", overlap=frozenset(overlap), loss_bytes=16.0, kernel="fa2"
+            precision_of(said),
+            software="torchtitan",
+            sharding="fsdp",
+            overlap=frozenset(overlap),
+            loss_bytes=16.0,
+            kernel="fa2",
         )
     if framework.startswith("Megatron-Core"):
-        return Recipe("megatron-core-0.8", precision_of(said), overlap=frozenset({"tp", "dp", "cp", "pp"}))
+        return Recipe(precision_of(said), software="megatron-core-0.8", overlap=frozenset({"tp", "dp", "cp", "pp"}))
     if framework.startswith("NeMo"):
         return Recipe(
-            "nemo-" + framework.rsplit(" ", maxsplit=1)[-1],
             precision_of(said),
+            software="nemo-" + framework.rsplit(" ", maxsplit=1)[-1],
             overlap=frozenset({"tp", "dp", "cp", "pp"}),
         )
     if framework.startswith("MLPerf"):
         new = "v5" in framework and capability >= 100
         return Recipe(
-            "mlperf-" + (re.findall(r"v\d\.\d", framework) or [""])[0],
             precision_of("nvfp4" if new else "fp8"),
+            software="mlperf-" + (re.findall(r"v\d\.\d", framework) or [""])[0],
             graphs=True,
             overlap=frozenset({"tp", "dp", "cp", "pp"}),
         )
@@ -249,10 +232,10 @@ def recipe_of(framework: str, row: Mapping[str, Any], capability: int) -> Recipe
         mtp = 1 if name.startswith("deepseek") and release > "25.09" else 0
         mtp = 2 if name.startswith(("nemotron3-super", "nemotron3-ultra")) else mtp
         return Recipe(
-            f"megatron-bridge-{release}", bf16_gradients, graphs=new or not moe, overlap=frozenset(overlap), mtp=mtp, fused_experts=new, balanced=True,
+            bf16_gradients, software=f"megatron-bridge-{release}", graphs=new or not moe, overlap=frozenset(overlap), mtp=mtp, fused_experts=new, balanced=True,
             sharding="fsdp" if row["parallel"].get("fsdp") else "zero1",
         )  # fmt: skip
-    return Recipe("", precision_of(said or "bf16"))
+    return Recipe(precision_of(said or "bf16"))
 
 
 def find_is_moe(row: Mapping[str, Any]) -> bool:

@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 from busbw.errors import InputError
 from busbw.hardware import Cluster
 from busbw.workloads.training.layout import PRECISIONS, Batch, Precision
 from busbw.workloads.training.models import Model
 
-__all__ = ["TASKS", "Job"]
+__all__ = ["TASKS", "Job", "Running"]
 
 TASKS = ("pretrain", "sft", "lora")
 """lora: weights stay as they are, so their gradients are neither computed nor sent."""
 
 
-@dataclass(frozen=True)
-class Job:
-    """A model, its batch and precision on a cluster; overlap names the groups whose communication runs beside computing."""
+@dataclass(frozen=True, kw_only=True)
+class Running:
+    """How the software runs a step, whatever the model."""
 
-    model: Model
-    cluster: Cluster
-    global_batch: int
-    seq_len: int
-    precision: Precision = field(default_factory=lambda: PRECISIONS["bf16"])
-    task: str = "pretrain"
-    document_len: int = 0
-    """Tokens that attend to each other where several documents share a sequence; 0: all of it."""
     software: str = ""
     """Name of a release in the calibration; empty: none in particular."""
     fused: bool = True
@@ -36,7 +29,7 @@ class Job:
     graphs: bool = False
     """Whether launches are replayed from CUDA graphs, so that the host does not hold the GPU up."""
     overlap: frozenset[str] = frozenset({"dp", "cp", "pp"})
-    """Of tp, cp, pp, dp, ep."""
+    """Groups whose communication runs beside computing, of tp, cp, pp, dp, ep."""
     fused_experts: bool = False
     """Whether experts quantise and activate inside their grouped products."""
     kernel: str = "cudnn"
@@ -47,8 +40,24 @@ class Job:
     """Whether dispatch sends a token once to a GPU."""
     loss_bytes: float = 6.0
     """A logit, in the loss: bf16 logits and their fp32 copy."""
-    kept_share: float = 1.0
-    """Of activations that stay on the GPU; less where they are offloaded."""
+
+    def running(self) -> dict[str, Any]:
+        """These choices by name, for another that runs the same way."""
+        return {one.name: getattr(self, one.name) for one in fields(Running)}
+
+
+@dataclass(frozen=True)
+class Job(Running):
+    """A model, its batch and precision on a cluster, and how the software runs it."""
+
+    model: Model
+    cluster: Cluster
+    global_batch: int
+    seq_len: int
+    precision: Precision = field(default_factory=lambda: PRECISIONS["bf16"])
+    task: str = "pretrain"
+    document_len: int = 0
+    """Tokens that attend to each other where several documents share a sequence; 0: all of it."""
 
     def __post_init__(self) -> None:
         if self.task not in TASKS:

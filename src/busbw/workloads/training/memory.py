@@ -216,4 +216,4 @@ def _activations(job: Job, columns: Columns, per_stage: FloatArray, vpp: FloatAr
     # Loss in fp32 beside the logits in bf16: probabilities and gradient; compiled or fused losses keep half. On the last stage.
     per_token = model.vocab / t
     logits = tokens * per_token * job.loss_bytes
-    return np.asarray(kept * job.kept_share, np.float64), np.asarray(logits, np.float64)
+    return np.asarray(kept, np.float64), np.asarray(logits, np.float64)
