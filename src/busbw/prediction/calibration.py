@@ -59,7 +59,7 @@ class Parameter:
 
     value: float
     by: str | None
-    """gpu or network: classes of it may have values of their own."""
+    """Which kind of class, gpu or network, may have values of its own."""
     spread: float
     """Standard deviation of the logarithm of the common value, before fitting."""
     class_spread: float

@@ -150,7 +150,7 @@ class Channel:
     gap_s: float = 0.0
     """Least time from one message's begin to the next, of one rank over all channels of the same `injector`: 1 / message rate."""
     injector: str = ""
-    """What limits the rate of messages, such as a NIC; empty: the channel itself."""
+    """What limits the rate of messages, such as a NIC. The channel itself where this is empty."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
