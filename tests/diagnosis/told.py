@@ -13,6 +13,7 @@ from typing import Any
 from busbw.diagnosis import Explanation, Facts, Finding, explain
 from busbw.diagnosis.facts import FactsBuilder
 from busbw.diagnosis.rules import RULES
+from busbw.hardware import find_cluster
 from busbw.observations import Artefact, rows_of
 from busbw.readers import Reading, find_artefacts, read_artefact
 
@@ -49,6 +50,8 @@ class Case:
     why: str = ""
     rows: Rows = field(default_factory=dict)
     """Rows beside the texts, for facts of which this test does not care how they are read."""
+    cluster: str = ""
+    """What the user says the job ran on; empty: nothing."""
 
     def __str__(self) -> str:
         return f"{self.rule}: {self.kind or 'silent'}" + (f", {self.why}" if self.why else "")
@@ -75,15 +78,22 @@ def shown(table: str, **columns: Any) -> Row:
 
 
 def fires_on(
-    rule: str, kind: str, rows: Rows, texts: Texts = "", *, severity: str | None = None, why: str = ""
+    rule: str,
+    kind: str,
+    rows: Rows,
+    texts: Texts = "",
+    *,
+    severity: str | None = None,
+    why: str = "",
+    cluster: str = "",
 ) -> Case:
     """The rule names `kind` before any other, from rows and perhaps texts beside them."""
-    return Case(rule, kind, _files(texts) if texts else {}, severity, why, rows)
+    return Case(rule, kind, _files(texts) if texts else {}, severity, why, rows, cluster)
 
 
-def near_miss_on(rule: str, why: str, rows: Rows, texts: Texts = "") -> Case:
+def near_miss_on(rule: str, why: str, rows: Rows, texts: Texts = "", *, cluster: str = "") -> Case:
     """Rows one step away from those that fire the rule. It says nothing."""
-    return Case(rule, None, _files(texts) if texts else {}, None, why, rows)
+    return Case(rule, None, _files(texts) if texts else {}, None, why, rows, cluster)
 
 
 def facts_of(files: Mapping[str, str], rows: Rows = {}) -> Facts:  # noqa: B006  never changed
@@ -107,7 +117,9 @@ def facts_of(files: Mapping[str, str], rows: Rows = {}) -> Facts:  # noqa: B006 
 
 def check(case: Case) -> None:
     """Fails if the rule makes something else of the case's texts and rows."""
-    found = list(RULE[case.rule](facts_of({name: _bare(text) for name, text in case.files.items()}, case.rows)))
+    facts = facts_of({name: _bare(text) for name, text in case.files.items()}, case.rows)
+    facts.cluster = find_cluster(case.cluster)[0] if case.cluster else None
+    found = list(RULE[case.rule](facts))
     if case.kind is None:
         said = [(finding.kind, finding.summary) for finding in found]
         assert not found, f"the rule says {said}"

@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import TypeVar
 
 from busbw.cli.console import Page
+from busbw.diagnosis.beside_model import ExpectedStep, KindOfCall, StepPart
 from busbw.diagnosis.findings import Check, Cleared, Diagnosis, Evidence, Finding, LineRef
 from busbw.errors import Loss
 from busbw.observations import Artefact
 from busbw.reports import Excerpt, excerpts, visible
 from busbw.units import format_bytes
 
-__all__ = ["print_diagnosis"]
+__all__ = ["print_calls", "print_diagnosis", "print_step"]
 
 IN_FULL = 3
 """Findings that are shown in full whatever their confidence."""
@@ -48,6 +49,53 @@ def print_diagnosis(page: Page, diagnosis: Diagnosis, artefacts: Sequence[Artefa
     printer.checks("noted", [check for check in diagnosis.checks if not check.decisive])
     printer.read(diagnosis.artefacts)
     printer.losses(diagnosis.losses)
+
+
+def print_calls(page: Page, kinds: Sequence[KindOfCall], cluster: str, show_all: bool = False) -> None:
+    """Prints what collectives took beside what is expected, those first that lose most."""
+    page.line()
+    if not kinds:
+        page.prose("No collective here says process group, ranks and bytes, so none can be laid beside the model.")
+        return
+    page.line(("   collectives beside the model", "bold"), f" ({cluster}; us, the last rank's to come)")
+    columns = [
+        ("collective", False), ("size", True), ("ranks", True), ("of a domain", True), ("calls", True), ("took", True), ("expected", True), ("up to", True), ("times", True),
+        ("waiting", True), ("group", False),
+    ]  # fmt: skip
+    shown = kinds if show_all else kinds[:MAX_LISTED]
+    page.table(
+        columns,
+        (
+            [
+                visible(kind.collective.replace("_", "-")), format_bytes(kind.size_bytes), str(kind.ranks), str(kind.inside), str(kind.calls),
+                ("" if kind.matched else "<= ") + f"{kind.took_ns / 1e3:.0f}", "-" if kind.expected_ns is None else f"{kind.expected_ns / 1e3:.0f}",
+                "-" if kind.high_ns is None else f"{kind.high_ns / 1e3:.0f}", "-" if kind.ratio is None else f"{kind.ratio:.2f}",
+                f"{kind.waited_ns / kind.spent_ns:.0%}" if kind.matched and kind.spent_ns else "-", visible(kind.group),
+            ]
+            for kind in shown
+        ),
+    )  # fmt: skip
+    if len(shown) < len(kinds):
+        page.line((f"   {len(kinds) - len(shown)} more kinds of calls: --all", "dim"))
+
+
+def print_step(page: Page, parts: Sequence[StepPart], expected: ExpectedStep) -> None:
+    """Prints the step of the traces beside the expected one, part by part."""
+    page.line()
+    if not parts:
+        page.prose("No trace of a GPU here has steps that could be laid beside the expected one.")
+        return
+    page.line(
+        ("   the step beside the model", "bold"),
+        f" ({visible(expected.model)}, {visible(expected.layout)}; ms, median over ranks; a healthy step: {expected.low_s * 1e3:.4g} to {expected.high_s * 1e3:.4g})",
+    )
+    page.table(
+        [("part", False), ("took", True), ("expected", True), ("more by", True)],
+        (
+            [part.name, f"{part.measured_s * 1e3:.4g}", f"{part.expected_s * 1e3:.4g}", f"{(part.measured_s - part.expected_s) * 1e3:+.4g}"]
+            for part in parts
+        ),
+    )  # fmt: skip
 
 
 _Item = TypeVar("_Item")

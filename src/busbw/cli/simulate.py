@@ -260,7 +260,7 @@ def graph(
         typer.Argument(
             parser=given_path,
             metavar="FILE|FOLDER",
-            help="A task graph: our JSON, GOAL text, a Chakra or PyTorch profiler trace; a folder: a trace of each rank.",
+            help="A task graph: our JSON, GOAL text, a Chakra or PyTorch profiler trace, HLO text of XLA; a folder: a trace of each rank.",
         ),
     ],
     cluster: _ClusterOption,

@@ -140,6 +140,10 @@ def training(
         Path | None,
         typer.Option("--report", parser=given_path, metavar="FILE.html", help="Write a page of the timeline."),
     ] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option("--plot", parser=given_path, metavar="FILE.svg", help="Draw the parts of the step."),
+    ] = None,
     as_json: _Json = False,
 ) -> int:
     """Simulate a training step: its time with an interval, MFU, what of it is communication, and memory.
@@ -191,6 +195,8 @@ def training(
         )
     ranked = _sensitivities(step) if sensitivity else []
     _draw(run, step, perfetto, report)
+    if plot is not None:
+        _plot(plot, step)
     if as_json:
         print_json(_step_json(step, run, ranked))
     else:
@@ -402,6 +408,15 @@ def _draw(run: Timeline | None, step: StepPrediction, perfetto: Path | None, rep
 
         write_simulation(report, run, title, [])
         note(f"report: {report}")
+
+
+def _plot(path: Path, step: StepPrediction) -> None:
+    from busbw.reports import parts_svg, standalone  # noqa: PLC0415 - takes a second
+
+    title = f"{step.job.model.name} on {step.job.cluster.nodes} x {step.job.cluster.name}: parts of a step"
+    parts = {_PARTS.get(name, name): part for name, part in step.breakdown_s.items() if part > 0}
+    path.write_text(standalone(parts_svg([(str(step.layout), parts)], title)), encoding="utf-8")
+    note(f"plot: {path}")
 
 
 def _step_json(step: StepPrediction, run: Timeline | None, ranked: list[Sensitivity]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ __all__ = [
     "DUMPS",
     "INSPECTOR",
     "MOST_NAMED",
+    "NSIGHT",
     "TRACES",
     "CallGroup",
     "Lane",
@@ -27,6 +28,7 @@ __all__ = [
 DUMPS = "flight-recorder"
 INSPECTOR = "nccl-inspector"
 TRACES = "kineto"
+NSIGHT = "nsight-systems"
 
 _BLOCKING = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"})
 """Nobody leaves these before the last one has come."""
@@ -47,11 +49,15 @@ class Lane:
     calls: dict[int, list[Collective]] = field(default_factory=dict)
     elsewhere: Collective | None = None
     """A call of this rank in another group, if it made none in this one."""
+    place: tuple[int | None, int | None] = (None, None)
+    """Process and GPU, where a file may hold several and the rank is not known."""
 
     @property
     def name(self) -> str:
         """Rank 3 (host), as summaries name it."""
         rank = f"rank {self.rank}" if self.rank is not None else PurePath(self.path).name
+        if self.rank is None and self.place != (None, None):
+            rank += f", GPU {self.place[1]} of process {self.place[0]}"
         return f"{rank} ({self.host})" if self.host else rank
 
     @property
@@ -111,7 +117,9 @@ class CallGroup:
 
 def call_groups(facts: Facts, source: str) -> list[CallGroup]:
     """Groups with their ranks. Files of two runs in which one rank appears twice are kept apart by folder, or left out."""
-    by_group: dict[tuple[str, str, int], dict[tuple[str, int | None], Lane]] = defaultdict(dict)
+    by_group: dict[tuple[str, str, int], dict[tuple[str, int | None, tuple[int | None, int | None]], Lane]] = (
+        defaultdict(dict)
+    )
     lists: dict[tuple[int, ...], int] = {}
     by_identity: dict[int, int] = {}  # calls share their lists of members, and a list may name every rank of the job
     for call in facts.collectives:
@@ -123,16 +131,21 @@ def call_groups(facts: Facts, source: str) -> list[CallGroup]:
         lanes = by_group[call.group or "", call.desc or "", number]
         # A communicator's identity is one run's; two files of one rank continue each other.
         artefact = "" if source == INSPECTOR else call.at.artefact
-        lane = lanes.get((artefact, call.rank))
+        place = call.place if source == NSIGHT else (None, None)
+        lane = lanes.get((artefact, call.rank, place))
         if lane is None:
-            lane = lanes[artefact, call.rank] = Lane(call.at.artefact, call.rank, call.host, call.at.path)
+            lane = lanes[artefact, call.rank, place] = Lane(
+                call.at.artefact, call.rank, call.host, call.at.path, place=place
+            )
         lane.calls.setdefault(call.seq, []).append(call)
     found = []
     members_of = list(lists)
     for (group, desc, number), lanes in by_group.items():
         name = f"group {desc or group}" if desc or group else "a group"
         for together in _runs(list(lanes.values())):
-            together.sort(key=lambda lane: (lane.rank is None, lane.rank or 0, lane.path))
+            together.sort(
+                key=lambda lane: (lane.rank is None, lane.rank or 0, lane.path, lane.place[0] or 0, lane.place[1] or 0)
+            )
             found.append(CallGroup(name, members_of[number], together))
     return found
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from busbw.diagnosis.facts import Event, Facts, lines_of
 from busbw.diagnosis.findings import Check, Cleared, Finding
-from busbw.diagnosis.rules import benchmark, hangs, latecomers, ras
+from busbw.diagnosis.rules import benchmark, expected_calls, hangs, latecomers, ras, steps
 from busbw.diagnosis.rules.desync import EFFECTS
 from busbw.diagnosis.rules.shared import is_multi_node
 from busbw.diagnosis.xids import xids
@@ -127,6 +127,8 @@ def positive_checks(facts: Facts) -> Iterator[Check]:
     yield from hangs.checks(facts)
     yield from ras.checks(facts)
     yield from latecomers.checks(facts)
+    yield from expected_calls.checks(facts)
+    yield from steps.checks(facts)
     networks = [e for e in facts.all("nccl.network") if not e.fields.get("network", "").startswith("Socket")]
     if networks:
         yield Check(

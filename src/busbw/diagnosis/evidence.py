@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterable, Sequence
 
 from busbw.diagnosis.findings import UNKNOWN_OFFSET, Evidence, LineRef
-from busbw.observations import Artefact, redact_text
+from busbw.observations import Artefact, is_database, redact_text
+from busbw.readers import database_row_text
 
 __all__ = ["EvidenceTexts"]
 
@@ -22,13 +23,21 @@ class EvidenceTexts:
 
     def __init__(self, artefacts: Sequence[Artefact]) -> None:
         self._files = {a.sha256: a.file for a in artefacts}
+        self._databases: dict[str, bool] = {}
 
     def of(self, lines: Iterable[LineRef]) -> tuple[Evidence, ...]:
         """The evidence at these lines; a file that has vanished gives its place without text."""
         return tuple(Evidence(ref.path, ref.line, self._text(ref)) for ref in lines)
 
+    def _is_database(self, artefact: str) -> bool:
+        if artefact not in self._databases:
+            self._databases[artefact] = is_database(self._files[artefact])
+        return self._databases[artefact]
+
     def _text(self, ref: LineRef) -> str:
         try:
+            if self._is_database(ref.artefact):
+                return clean_text(database_row_text(self._files[ref.artefact], ref.line, ref.byte_offset))
             with self._files[ref.artefact].open("rb") as stream:
                 if ref.byte_offset == UNKNOWN_OFFSET:
                     for _ in range(ref.line - 1):

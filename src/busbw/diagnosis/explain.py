@@ -15,6 +15,7 @@ from busbw.diagnosis.joining import of_ranks, with_jobs
 from busbw.diagnosis.rules import RULES
 from busbw.diagnosis.rules.desync import DEATHS, EFFECTS
 from busbw.errors import Loss
+from busbw.hardware import Cluster
 from busbw.observations import Artefact
 from busbw.readers import Reading, read_artefact
 
@@ -35,9 +36,13 @@ class Explanation:
 
 
 def explain(
-    artefacts: Sequence[Artefact], losses: Sequence[Loss] = (), progress: Callable[[int], None] | None = None
+    artefacts: Sequence[Artefact],
+    losses: Sequence[Loss] = (),
+    progress: Callable[[int], None] | None = None,
+    *,
+    cluster: Cluster | None = None,
 ) -> Explanation:
-    """What is wrong with the system that these files come from. `losses`: what could not even be opened."""
+    """What is wrong with the system that these files come from. `losses`: what could not even be opened. cluster: what the job ran on, for times to expect."""
     builder = FactsBuilder()
     readings = []
     for artefact in artefacts:
@@ -47,6 +52,7 @@ def explain(
             builder.add(item)
         readings.append(reading)
     facts = builder.build()
+    facts.cluster = cluster
     every_loss = [*losses, *(loss for reading in readings for loss in reading.losses), *builder.losses]
     read = [(r.artefact.path, r.artefact.size_bytes, tuple(r.formats)) for r in readings]
     diagnosis = diagnose(facts, every_loss, read)

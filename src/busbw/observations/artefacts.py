@@ -8,10 +8,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["CHUNK_BYTES", "Artefact", "sha256_of"]
+__all__ = ["CHUNK_BYTES", "DATABASE_HEADER", "Artefact", "is_database", "sha256_of"]
 
 CHUNK_BYTES = 4 * 2**20
 """How much of a file is in memory at a time."""
+DATABASE_HEADER = b"SQLite format 3\0"
+"""First bytes of an SQLite file. Source: sqlite.org/fileformat2.html, section 1.3."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,12 @@ class Artefact:
         """The first bytes, for telling formats apart. Raises OSError."""
         with self.file.open("rb") as stream:
             return stream.read(size)
+
+
+def is_database(file: Path) -> bool:
+    """Whether a file is a database, which has rows and no lines. Raises OSError."""
+    with file.open("rb") as stream:
+        return stream.read(len(DATABASE_HEADER)) == DATABASE_HEADER
 
 
 def sha256_of(file: Path) -> str:

@@ -135,6 +135,14 @@ SCHEMAS: dict[str, pa.Schema] = {
         ("time_ns", pa.int64()), ("global_batch", pa.int64()), ("samples_per_s", pa.float64()), ("tokens_per_s_per_gpu", pa.float64()),
         ("flops_per_s_per_gpu", pa.float64()), ("mfu", pa.float64()), ("memory_bytes", pa.int64()), ("loss", pa.float64()),
     ]),
+    # A kernel as a profiler of kernels measured it alone (Nsight Compute). Shares are of what the GPU could sustain while it ran: of its SMs, of memory
+    # with caches, of DRAM, of tensor cores; occupancy: of its warps. flops: operations that it did, where they were counted.
+    "kernels": pa.schema([
+        *_WHERE, ("host", pa.string()), ("pid", pa.int64()), ("device", pa.int32()), ("tool", pa.string()), ("kernel", pa.int64()), ("name", pa.string()),
+        ("lane", pa.string()), ("grid", pa.string()), ("block", pa.string()), ("compute_capability", pa.string()), ("time_ns", pa.int64()),
+        ("sm_share", pa.float64()), ("memory_share", pa.float64()), ("dram_share", pa.float64()), ("tensor_share", pa.float64()), ("occupancy", pa.float64()),
+        ("dram_bytes", pa.int64()), ("dram_bytes_per_s", pa.float64()), ("flops", pa.float64()), ("sm_hz", pa.float64()),
+    ]),
     # What could not be read.
     "losses": pa.schema([("artefact", pa.string()), ("path", pa.string()), ("line", pa.int64()), ("kind", pa.string()),
                          ("detail", pa.string()), ("count", pa.int64())]),

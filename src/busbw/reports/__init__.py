@@ -9,6 +9,7 @@ from busbw.reports.html import GENERATOR, render_report, write_report
 from busbw.reports.machines import cluster_svg, fabric_lines, node_lines, node_svg
 from busbw.reports.predictions import MeasuredPoint, prediction_svg
 from busbw.reports.schedules import schedule_svg
+from busbw.reports.steps import parts_svg, trace_parts
 from busbw.reports.svg import standalone
 
 __all__ = [
@@ -22,10 +23,12 @@ __all__ = [
     "history_svg",
     "node_lines",
     "node_svg",
+    "parts_svg",
     "prediction_svg",
     "render_report",
     "schedule_svg",
     "standalone",
+    "trace_parts",
     "visible",
     "write_report",
 ]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from busbw.diagnosis.findings import Evidence, LineRef
-from busbw.observations import redact
+from busbw.observations import is_database, redact
 
 __all__ = ["Excerpt", "Line", "excerpts", "visible"]
 
@@ -94,6 +94,8 @@ def _neighbours(file: Path, ref: LineRef) -> list[tuple[int, str]]:
     """Number and text of the lines before and after; secrets blanked, blank lines left out."""
     start = max(0, ref.byte_offset - WINDOW_BYTES)
     try:
+        if is_database(file):
+            return []
         with file.open("rb") as stream:
             stream.seek(start)
             window = redact(stream.read(ref.byte_offset - start + 2 * WINDOW_BYTES))

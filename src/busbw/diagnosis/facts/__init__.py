@@ -19,6 +19,7 @@ from busbw.diagnosis.facts.records import (
     Process,
     Progress,
     Setting,
+    UnnumberedCalls,
 )
 from busbw.diagnosis.facts.traces import Step
 
@@ -39,5 +40,6 @@ __all__ = [
     "Progress",
     "Setting",
     "Step",
+    "UnnumberedCalls",
     "lines_of",
 ]

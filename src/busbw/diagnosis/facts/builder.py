@@ -25,6 +25,7 @@ from busbw.diagnosis.facts.records import (
     Process,
     Progress,
     Setting,
+    UnnumberedCalls,
 )
 from busbw.diagnosis.facts.room import FACT_BYTES, FIELD_BYTES, Room
 from busbw.diagnosis.facts.traces import TraceSpans
@@ -53,6 +54,8 @@ MAX_COLLECTIVES = 160_000
 """Collectives that are kept; where there are more, of every rank only the last. About 500 bytes each, an estimate."""
 MAX_RANKS_IN_GROUPS = MAX_COLLECTIVES // FEWEST_COLLECTIVES_A_GROUP
 """Ranks times their process groups of which collectives are kept; those read later are left out as a whole."""
+MAX_UNNUMBERED = 20_000
+"""Kinds of calls without a number that are counted, by rank, group, collective and size."""
 MAX_PROGRESS = 200_000
 """Rows of progress that are kept."""
 MAX_SHARED_VALUES = 100_000
@@ -75,6 +78,7 @@ class FactsBuilder:
         self._series: dict[tuple[Any, ...], Series] = {}
         self._spans = TraceSpans()
         self._collectives: dict[tuple[Any, ...], deque[Collective]] = {}
+        self._unnumbered: dict[tuple[Any, ...], UnnumberedCalls] = {}
         self._left_out: set[tuple[Any, ...]] = set()
         self._most_collectives = MAX_COLLECTIVES_A_GROUP
         self._collectives_kept = 0
@@ -109,6 +113,7 @@ class FactsBuilder:
         self.facts.counters = [series.last for series in self._series.values()]
         self.facts.steps = list(self._spans.steps(self.facts.paths))
         self.facts.growths = growths(self._series.values())
+        self.facts.unnumbered = list(self._unnumbered.values())
         self.facts.ranks_left_out = len(self._left_out)
         self.facts.collectives = [collective for kept in self._collectives.values() for collective in kept]
         self._learn_ranks()
@@ -301,9 +306,11 @@ class FactsBuilder:
     def _add_collectives(self, batch: pa.RecordBatch) -> None:
         for row in batch.to_pylist():
             if row["seq"] is None:
+                self._add_unnumbered(row)
                 continue
             at = self._ref(row)
-            key = (row["artefact"], row["rank"], row["process_group"], row["group_desc"], row["is_p2p"])
+            place = (row["pid"], row["device"]) if row["rank"] is None else None
+            key = (row["artefact"], row["rank"], place, row["process_group"], row["group_desc"], row["is_p2p"])
             kept = self._collectives.get(key)
             if kept is None:
                 if len(self._collectives) >= MAX_RANKS_IN_GROUPS:
@@ -320,7 +327,7 @@ class FactsBuilder:
                     once(row["source"] or ""), once(row["process_group"]), once(row["group_desc"]), once(tuple(row["members"] or ())), row["ranks"],
                     row["rank"], once(row["host"]), row["seq"], once(row["op"]), once(row["profiling_name"] or ""), bool(row["is_p2p"]),
                     row["size_bytes"], row["input_numel"], row["output_numel"], once(row["dtype"]), once(row["state"]), bool(row["retired"]),
-                    row["created_ns"], row["completed_ns"], row["duration_ns"], at, row["peer"],
+                    row["created_ns"], row["completed_ns"], row["duration_ns"], at, row["peer"], row["pid"], row["device"],
                 )
             )  # fmt: skip
             self._collectives_kept += 1
@@ -329,6 +336,41 @@ class FactsBuilder:
                 self._most_collectives = max(FEWEST_COLLECTIVES_A_GROUP, self._most_collectives // 2)
                 for lane in self._collectives.values():
                     self._forget_old(lane)
+
+    def _add_unnumbered(self, row: Mapping[str, Any]) -> None:
+        """Calls that no number tells apart, counted by kind."""
+        if row["op"] is None or row["is_p2p"] or not row["size_bytes"] or (row["ranks"] or 0) < 2:
+            return
+        took = row["duration_ns"]
+        if took is None or took < 0 or (row["profiling_name"] or "").startswith("gloo:"):  # on CPUs
+            return
+        at, once = self._ref(row), self._once
+        members = once(tuple(row["members"] or ()))
+        key = (
+            row["source"],
+            row["artefact"],
+            row["rank"],
+            row["pid"],
+            row["process_group"],
+            row["group_desc"],
+            row["op"],
+            row["size_bytes"],
+            row["ranks"],
+        )
+        known = self._unnumbered.get(key)
+        if known is None:
+            if len(self._unnumbered) >= MAX_UNNUMBERED:
+                self._room.leave_out("further kinds of calls", at, f"{MAX_UNNUMBERED:,} kinds are counted")
+                return
+            self._unnumbered[key] = UnnumberedCalls(
+                once(row["source"] or ""), once(row["process_group"]), once(row["group_desc"]), members, row["ranks"], row["rank"], once(row["host"]),
+                once(row["op"]), row["size_bytes"], 1, took, took, at,
+            )  # fmt: skip
+            return
+        known.calls += 1
+        known.spent_ns += took
+        if took < known.shortest_ns:
+            known.shortest_ns, known.at = took, at
 
     def _forget_old(self, kept: deque[Collective]) -> None:
         while len(kept) > self._most_collectives:

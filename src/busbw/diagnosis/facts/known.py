@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
 from busbw.diagnosis.facts.records import (
     Collective,
@@ -20,10 +21,14 @@ from busbw.diagnosis.facts.records import (
     Process,
     Progress,
     Setting,
+    UnnumberedCalls,
 )
 from busbw.diagnosis.facts.traces import Step
 from busbw.diagnosis.findings import UNKNOWN_OFFSET, LineRef
 from busbw.hardware.formats import NcclGraphs, NcclTopology, TopologyMatrix
+
+if TYPE_CHECKING:
+    from busbw.hardware import Cluster
 
 __all__ = ["Facts", "lines_of"]
 
@@ -46,7 +51,11 @@ class Facts:
         self.ports: list[Port] = []
         self.collectives: list[Collective] = []
         """By artefact, rank and group, there in the order of the file."""
+        self.unnumbered: list[UnnumberedCalls] = []
+        """Collectives with bytes and ranks, but without a number."""
         self.progress: list[Progress] = []
+        self.cluster: Cluster | None = None
+        """What the job ran on, where the user says it."""
         self.steps: list[Step] = []
         """Of profilers' traces, by artefact and number."""
         self.devices: list[tuple[str | None, str | None, LineRef]] = []
@@ -109,7 +118,19 @@ class Facts:
 
 def lines_of(
     items: Iterable[
-        Event | Setting | LinkGroup | Point | Pair | Counter | Growth | Port | Device | Collective | Progress | Step
+        Event
+        | Setting
+        | LinkGroup
+        | Point
+        | Pair
+        | Counter
+        | Growth
+        | Port
+        | Device
+        | Collective
+        | Progress
+        | Step
+        | UnnumberedCalls
     ],
     most: int = 12,
 ) -> list[LineRef]:

@@ -21,6 +21,7 @@ __all__ = [
     "Process",
     "Progress",
     "Setting",
+    "UnnumberedCalls",
 ]
 
 
@@ -296,11 +297,38 @@ class Collective:
     at: LineRef
     peer: int | None = None
     """The other rank of a send or receive, by its number in the group."""
+    pid: int | None = None
+    device: int | None = None
+
+    @property
+    def place(self) -> tuple[int | None, int | None]:
+        """Process and GPU, where the rank is not known: a file may hold several."""
+        return (self.pid, self.device) if self.rank is None else (None, None)
 
     @property
     def done(self) -> bool:
         """Whether it completed; gloo never says so in `state`, but retires it."""
         return self.state == "completed" or self.retired
+
+
+@dataclass(slots=True)
+class UnnumberedCalls:
+    """Calls of one rank with one collective, size and group, of a tool that does not number them: they cannot be matched between ranks, only counted."""
+
+    source: str
+    group: str | None
+    desc: str | None
+    members: tuple[int, ...]
+    ranks: int
+    rank: int | None
+    host: str | None
+    op: str
+    size_bytes: int
+    calls: int
+    shortest_ns: int
+    spent_ns: int
+    at: LineRef
+    """The shortest."""
 
 
 @dataclass(frozen=True, slots=True)

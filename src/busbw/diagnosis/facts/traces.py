@@ -48,6 +48,9 @@ class Step:
     longest: str
     """Name of the collective that was exposed longest."""
     longest_ns: int
+    pid: int | None = None
+    """Of the process, where the trace names it: a file may hold several."""
+    device: int | None = None
 
 
 class TraceSpans:
@@ -69,7 +72,19 @@ class TraceSpans:
                 pc.match_substring_regex(name, _COMMUNICATION, ignore_case=True),
             )
             kept = gpu.select(
-                ["line", "byte_offset", "host", "rank", "category", "begin_ns", "end_ns", "launched_ns", "step"]
+                [
+                    "line",
+                    "byte_offset",
+                    "host",
+                    "pid",
+                    "device",
+                    "rank",
+                    "category",
+                    "begin_ns",
+                    "end_ns",
+                    "launched_ns",
+                    "step",
+                ]
             )
             kept = kept.append_column("communicates", communicates).append_column(
                 "name", pc.if_else(communicates, name, "")
@@ -81,13 +96,34 @@ class TraceSpans:
         import pyarrow as pa  # noqa: PLC0415
 
         for artefact, batches in self._batches.items():
-            yield from _Columns(pa.Table.from_batches(batches), artefact, paths[artefact]).steps()
+            table = pa.Table.from_batches(batches)
+            for one in _processes(table):
+                yield from _Columns(one, artefact, paths[artefact]).steps()
 
 
 def _GPU() -> pa.Array:  # noqa: N802
     import pyarrow as pa  # noqa: PLC0415
 
     return pa.array(["kernel", "memcpy", "memset"])
+
+
+def _processes(table: pa.Table) -> Iterator[pa.Table]:
+    """The spans of each GPU of each process, where a file has those of several; a trace that names no process is one."""
+    import pyarrow.compute as pc  # noqa: PLC0415
+
+    if table.column("pid").null_count == len(table):
+        yield table
+        return
+    for whose in table.group_by(["pid", "device"], use_threads=False).aggregate([]).to_pylist():
+        chosen = None
+        for key, value in whose.items():
+            same = (
+                pc.is_null(table.column(key))
+                if value is None
+                else pc.fill_null(pc.equal(table.column(key), value), False)
+            )
+            chosen = same if chosen is None else pc.and_(chosen, same)
+        yield table.filter(chosen)
 
 
 class _Columns:
@@ -144,6 +180,7 @@ class _Columns:
             self.value("rank"), self.value("host"), number, time, length(compute), length(communication),
             length(communication) - common(compute, communication), length(everything) - length(of(kernel)), time - length(everything),
             float(at_once.mean()) if at_once.size else 0.0, _plain(self.value("name", worst)), int(alone.max()) if calls.size else 0,
+            self.value("pid"), self.value("device"),
         )  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from busbw.diagnosis.rules import (
     curve_shape,
     desync,
     environment,
+    expected_calls,
     fabric_path,
     first_failure,
     gpu,
@@ -48,7 +49,7 @@ Rule = Callable[[Facts], Iterator[Finding]]
 _FAMILIES = (
     desync, first_failure, hangs, ras, latecomers, straggler, simulated, fabric_path, gpudirect, ports, counters,  # ranks that differ from each other
     gpu, nvlink, host_stalls, shared_memory, interface, bootstrap, nic_resources, path_to_peer, peer_to_peer, ibgda, nvshmem, network_fallback, library_version, in_network,
-    environment, pcie, affinity, topology, benchmark, curve_shape, steps,  # absolute expectations
+    environment, pcie, affinity, topology, benchmark, curve_shape, expected_calls, steps,  # absolute expectations
 )  # fmt: skip
 
 RULES: tuple[Rule, ...] = tuple(rule for family in _FAMILIES for rule in family.RULES)

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from busbw.diagnosis.call_groups import DUMPS, INSPECTOR, TRACES, CallGroup, Lane, call_groups, comparable
+from busbw.diagnosis.call_groups import DUMPS, INSPECTOR, NSIGHT, TRACES, CallGroup, Lane, call_groups, comparable
 from busbw.diagnosis.facts import Collective, Facts, lines_of
 from busbw.diagnosis.findings import Check, Finding
 from busbw.units import format_time_ns
@@ -31,7 +31,7 @@ def last_to_come(facts: Facts) -> Iterator[Finding]:
     as one if no single rank stands out. Or its calls are created 50 ms or more after the others' (Flight Recorder); a lateness that never changes
     may be the host's clock. Silent about broadcast and reduce, where ranks leave early.
     """
-    for source in (INSPECTOR, TRACES, DUMPS):
+    for source in (INSPECTOR, TRACES, NSIGHT, DUMPS):
         for group in call_groups(facts, source):
             slow = _shortest(group, lambda lane: lane.name) or _shortest(group, lambda lane: lane.host)
             if slow is not None:
@@ -130,7 +130,7 @@ def checks(facts: Facts) -> Iterator[Check]:
     """Whether nobody regularly comes last, by the times of the Inspector and of traces."""
     timed = [
         group
-        for source in (INSPECTOR, TRACES)
+        for source in (INSPECTOR, TRACES, NSIGHT)
         for group in call_groups(facts, source)
         if len(group.lanes) > 2 and len(comparable(group)) >= _FEWEST_CALLS
     ]

@@ -7,26 +7,32 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 
 from busbw.diagnosis.facts import Facts, Step, lines_of
-from busbw.diagnosis.findings import Finding, LineRef
+from busbw.diagnosis.findings import Check, Finding, LineRef
 from busbw.units import format_time_ns
 
-__all__ = ["RULES", "steps_by_rank"]
+__all__ = ["RULES", "checks", "steps_by_rank"]
 
 _PLAIN = 0.2
 """Share of a step beyond which what could be hidden, or avoided, is worth a word. A guess; published training steps leave 5 to 20 % exposed."""
 _SLOWER = 1.08
 """Ratio of computing times beyond which a GPU is called slow. GPUs of one kind differ by up to some 5 % at equal work (power limits)."""
+_UNEVEN = 1.15
+"""Ratio of computing times between ranks from which imbalance is worth a word. A choice: below it lies what `_SLOWER` calls a slow GPU."""
 _MOST_OF_THEM = 0.7
 _MOSTLY = 0.5
 _LEAST_STEP_NS = 1_000_000
 
 
-def steps_by_rank(facts: Facts) -> dict[tuple[int | None, str], list[Step]]:
+Whose = tuple[int | None, str, int | None, int | None]
+"""Rank, file, process and GPU of a trace."""
+
+
+def steps_by_rank(facts: Facts) -> dict[Whose, list[Step]]:
     """The steps of each rank's trace, the first left out where there are three or more: it holds what happens once."""
-    found: dict[tuple[int | None, str], list[Step]] = defaultdict(list)
+    found: dict[Whose, list[Step]] = defaultdict(list)
     for step in facts.steps:
         if step.time_ns >= _LEAST_STEP_NS:
-            found[step.rank, step.at.path].append(step)
+            found[_whose(step)].append(step)
     return {whose: steps[1:] if len(steps) > 2 else steps for whose, steps in found.items()}
 
 
@@ -39,7 +45,7 @@ def computes_longer(facts: Facts) -> Iterator[Finding]:
     """
     ranks = {whose: {step.number: step for step in steps} for whose, steps in steps_by_rank(facts).items()}
     shared = set.intersection(*(set(steps) for steps in ranks.values())) if len(ranks) > 2 else set()
-    slow: dict[tuple[int | None, str], list[tuple[float, Step]]] = defaultdict(list)
+    slow: dict[Whose, list[tuple[float, Step]]] = defaultdict(list)
     for number in shared:
         times = sorted(((steps[number].compute_ns, whose) for whose, steps in ranks.items()), key=lambda each: each[0])
         others = [time for time, _ in times[:-1]]
@@ -110,9 +116,32 @@ def _middle(facts: Facts, part: Callable[[Step], int]) -> tuple[Step | None, lis
     return middle, lines_of([middle, *reversed(ordered)], most=6)
 
 
+def _whose(step: Step) -> Whose:
+    # Kineto's traces name no process; there a rank has one GPU, and spans of copies may name another.
+    return step.rank, step.at.path, step.pid, step.device if step.pid is not None else None
+
+
 def _name(step: Step) -> str:
     rank = f"rank {step.rank}" if step.rank is not None else step.at.path.rsplit("/", 1)[-1]
+    if step.rank is None and step.pid is not None:
+        rank += f", GPU {step.device} of process {step.pid}"
     return f"{rank} ({step.host})" if step.host else rank
+
+
+def checks(facts: Facts) -> Iterator[Check]:
+    """How evenly the ranks compute, where no single one is slow: pipeline stages, experts and sequences of different lengths differ steadily."""
+    ranks = {
+        whose: statistics.median(step.compute_ns for step in steps) for whose, steps in steps_by_rank(facts).items()
+    }
+    if len(ranks) < 2 or any(True for _ in computes_longer(facts)):
+        return
+    low, high = min(ranks, key=ranks.__getitem__), max(ranks, key=ranks.__getitem__)
+    if ranks[high] > _UNEVEN * ranks[low] > 0:
+        some = {whose: steps[0] for whose, steps in steps_by_rank(facts).items()}
+        yield Check(
+            "balance", f"ranks compute between {format_time_ns(round(ranks[low]))} ({_name(some[low])}) and {format_time_ns(round(ranks[high]))} ({_name(some[high])}) a step; stages, experts or sequences differ, and the others wait",
+            lines_of([some[high]]), decisive=False,
+        )  # fmt: skip
 
 
 RULES = (computes_longer, exposed_communication, starved)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from busbw.errors import Loss
-from busbw.observations.artefacts import Artefact
+from busbw.observations.artefacts import DATABASE_HEADER, Artefact
 from busbw.observations.secrets import redact
 from busbw.observations.store.files import create, writing_to
 
@@ -31,6 +31,10 @@ def keep_copy(artefact: Artefact, copy: Path, root: Path, progress: Callable[[],
         if artefact.head(8).startswith(_COMPRESSED):
             reason = Loss(
                 "compressed-not-kept", artefact.path, None, "No copy is kept, secrets inside cannot be blanked."
+            )
+        elif artefact.head(len(DATABASE_HEADER)) == DATABASE_HEADER:
+            reason = Loss(
+                "database-not-kept", artefact.path, None, "No copy is kept: blanking secrets would damage its pages."
             )
         else:
             with writing_to(root), create(copy, 0o600) as out:

@@ -1,4 +1,4 @@
-"""Files that hold task graphs, one format a module: our JSON, GOAL text, Chakra traces, PyTorch profiler traces.
+"""Files that hold task graphs, one format a module: our JSON, GOAL text, Chakra traces, PyTorch profiler traces, XLA's HLO text.
 
 Told by their first bytes. A file that cannot be a graph raises InputError with its place; what is left out of one is counted.
 """
@@ -18,6 +18,7 @@ from busbw.simulation.formats.chakra import is_chakra, read_chakra
 from busbw.simulation.formats.goal import read_goal
 from busbw.simulation.formats.graph_json import read_graph_json
 from busbw.simulation.formats.kineto import is_kineto, rank_of, read_kineto
+from busbw.simulation.formats.xla_hlo import is_hlo, read_hlo
 from busbw.simulation.graph import TaskGraph
 
 __all__ = ["MAX_BYTES", "read_graph"]
@@ -58,6 +59,8 @@ def read_graph(
                 found.add("no-trace", None, f"{name}: JSON, but no trace of the PyTorch profiler; left out")
             else:
                 return _checked(path, _other_json(name, content, document))
+        elif is_hlo(content) and not path.is_dir():
+            return _checked(path, read_hlo(content, name, found, ranks=ranks))
         elif path.is_dir():
             found.add("no-trace", None, f"{name}: no trace of Chakra or of the PyTorch profiler; left out")
         else:
