@@ -28,9 +28,7 @@ def _interpreted(options: Options) -> Measured:
     """X5: the worst size. Both move the same bytes through shared memory, in place, on private arrays."""
     from benchmarks.execute.interpreter import ratios, wrong_plans
 
-    times = ratios(
-        3 if options.smoke else 25, (64 << 10,) if options.smoke else (64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20)
-    )
+    times = ratios(smoke=options.smoke)
     done, wrong = wrong_plans(2 if options.smoke else 4)
     each = ", ".join(f"{size >> 10} KiB {a / b:.2f}" for size, (a, b) in times.items())
     if wrong:

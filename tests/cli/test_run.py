@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 
 import pytest
@@ -83,6 +84,11 @@ def test_json_says_what_was_measured_and_that_nothing_was_predicted(busbw):
         (["all-reduce", "--bytes", "1TiB"], "more than is tried here (16 GiB)"),
         (["all-reduce", "--deadline", "nan"], "--deadline nan: write seconds"),
         (["all-reduce", "--bytes", "8", "--deadline", "0"], "had not ended after 0 s"),
+        (["all-reduce", "--backend", "osu", "--trace", "t.json"], "osu prints times of many calls together"),
+        (["pairs", "--perfetto", "t.json"], "pairs keeps rates"),
+        (["all-reduce", "--dry-run", "--trace", "t.json"], "--dry-run makes no calls"),
+        (["all-reduce", "--trace", "/"], "--perfetto /: is a folder"),
+        (["all-reduce", "--trace", "none/t.json"], "there is no folder none; name a file that can be written"),
     ],
 )
 def test_wrong_use_is_one_message(busbw, arguments, said):
@@ -90,6 +96,21 @@ def test_wrong_use_is_one_message(busbw, arguments, said):
     assert ran.status == 2
     assert said in ran.err
     assert not ran.out
+
+
+@pytest.mark.parametrize("launcher", ["local", "threads"])
+def test_a_trace_has_every_timed_call_of_every_rank(busbw, tmp_path, launcher):
+    """Five calls out of place and five in place, each long enough to be timed alone, one after the other on a rank, from a zero of all ranks."""
+    path = tmp_path / "trace.json"
+    asked = ["--bytes", "2MiB", "--iterations", "5", "--launcher", launcher, "--perfetto", path]
+    ran = busbw("run", "all-gather", *asked)
+    assert (ran.status, ran.err) == (0, f"busbw: 20 calls written to {path}\n")
+    events = [one for one in json.loads(path.read_text())["traceEvents"] if one["ph"] == "X"]
+    assert min(one["ts"] for one in events) == 0
+    for rank in (0, 1):
+        of = [one for one in events if one["pid"] == rank]
+        assert [one["name"] for one in of] == ["all_gather 2 MiB"] * 5 + ["all_gather 2 MiB in place"] * 5
+        assert all(one["ts"] + one["dur"] <= later["ts"] + 1e-3 for one, later in itertools.pairwise(of))
 
 
 def test_a_run_of_which_a_rank_dies_shows_what_it_measured_and_goes_on(busbw, tmp_path, monkeypatch):

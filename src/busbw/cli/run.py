@@ -16,7 +16,7 @@ from busbw.errors import InputError
 
 if TYPE_CHECKING:
     from busbw.measuring.keeping import Kept
-    from busbw.measuring.measure import Measured
+    from busbw.measuring.measure import Measured, MeasuredRow
     from busbw.measuring.request import Request
     from busbw.measuring.running import Heard, How
 
@@ -136,6 +136,16 @@ def run(  # noqa: PLR0917 - an option each
     resume: Annotated[
         str | None, typer.Option("--resume", metavar="RUN", help="Measure what a run in the store has not.")
     ] = None,
+    perfetto: Annotated[
+        Path | None,
+        typer.Option(
+            "--perfetto",
+            "--trace",
+            parser=given_path,
+            metavar="FILE.json",
+            help="Write when each rank made its timed calls, for ui.perfetto.dev.",
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
 ) -> int:
     """Measure collectives or messages, check every result, and print nccl-tests' table.
@@ -155,9 +165,11 @@ def run(  # noqa: PLR0917 - an option each
 
     if not deadline_s >= 0:
         raise typer.BadParameter(f"--deadline {deadline_s:g}: write seconds.")
+    if perfetto is not None:
+        _check_trace(perfetto, collective, backend, dry_run=dry_run)
     requests: Sequence[Request]
     if resume is not None:
-        return _resumed(resume, Asked(How("local", deadline_s), store, as_json))
+        return _resumed(resume, Asked(How("local", deadline_s), store, as_json, perfetto=perfetto))
     if collective is None:
         raise typer.BadParameter("what is to be measured? Write a collective, such as all-reduce, or p2p.")
     usual = {"pairs": "4MiB", "host": "64MiB"}.get(collective, "8:64MiB:2")
@@ -192,7 +204,7 @@ def run(  # noqa: PLR0917 - an option each
         return 0
     if bisect and not how.hosts:
         raise typer.BadParameter("--bisect: looks among --hosts; name them.")
-    asked = Asked(how, store, as_json, programs, program_options, bisect)
+    asked = Asked(how, store, as_json, programs, program_options, bisect, perfetto)
     if collective == "pairs":
         from busbw.cli.run_pairs import pairs_of_nodes  # noqa: PLC0415
 
@@ -200,11 +212,34 @@ def run(  # noqa: PLR0917 - an option each
     return _started(requests, asked)
 
 
+def _check_trace(path: Path, collective: str | None, backend: str, *, dry_run: bool) -> None:
+    """Refuses what has no calls to show, and a file that cannot be: before an hour of measuring, not after it."""
+    from busbw.measuring.backends import BACKENDS, kind_of  # noqa: PLC0415
+
+    if collective in ("pairs", "host"):
+        raise typer.BadParameter(
+            f"--perfetto: {collective} keeps rates, not when each call was made; name a collective, p2p or suite."
+        )
+    if kind_of(backend).programs:
+        loops = ", ".join(name for name, kind in BACKENDS.items() if not kind.programs)
+        raise typer.BadParameter(
+            f"--perfetto: {backend} prints times of many calls together, not when each was made; --backend {loops} can be traced."
+        )
+    if dry_run:
+        raise typer.BadParameter("--perfetto: --dry-run makes no calls; leave one of them out.")
+    if path.is_dir() or not path.parent.is_dir():
+        raise typer.BadParameter(
+            f"--perfetto {path}: {'is a folder' if path.is_dir() else f'there is no folder {path.parent}'}; name a file that can be written."
+        )
+
+
 def _started(requests: Sequence[Request], asked: Asked, kept: Kept | None = None) -> int:
     from busbw.cli.run_programs import by_programs  # noqa: PLC0415
     from busbw.measuring.backends import kind_of  # noqa: PLC0415
 
     if kind_of(requests[0].backend).programs:
+        if asked.perfetto is not None:
+            _check_trace(asked.perfetto, None, requests[0].backend, dry_run=False)
         return by_programs(requests, asked, kept)
     return _measured(requests, asked, kept)
 
@@ -331,6 +366,8 @@ def _resumed(name: str, asked: Asked) -> int:
         asked, how=_how_again(kept, asked.how.deadline_s), programs=programs, options=kept.more.get("options", "")
     )
     if rails:
+        if asked.perfetto is not None:
+            _check_trace(asked.perfetto, "pairs", "builtin", dry_run=False)
         from busbw.cli.run_pairs import pairs_of_nodes  # noqa: PLC0415
 
         return pairs_of_nodes(kept.requests[0], again, rails=rails, kept=kept)
@@ -347,8 +384,11 @@ def _measured(requests: Sequence[Request], asked: Asked, kept: Kept | None = Non
         left = sum(request.key(size) not in set(done) for request in requests for size in request.sizes_bytes)
         note(f"run {kept.name}: {len(rows)} rows were measured before, {left} are missing")
         if not left:
+            if asked.perfetto is not None:
+                _write_trace(rows, asked.perfetto)
             return WRONG if _show(_merged(requests, rows), asked) else 0
     journal = journal_of(requests, asked, kept)
+    keeps_samples = journal is not None or asked.perfetto is not None
 
     def heard(one: Heard) -> None:
         if one.row is not None:
@@ -367,7 +407,7 @@ def _measured(requests: Sequence[Request], asked: Asked, kept: Kept | None = Non
                     for request in group:
                         run_in_threads(request, heard=heard, done=done)
                 else:
-                    run_requests(group, asked.how, heard=heard, done=done, samples=journal is not None, refused=refused)
+                    run_requests(group, asked.how, heard=heard, done=done, samples=keeps_samples, refused=refused)
             except InputError as error:
                 if len(group) == len(requests):
                     raise
@@ -380,7 +420,20 @@ def _measured(requests: Sequence[Request], asked: Asked, kept: Kept | None = Non
         return status
     wrong = _show(_merged(requests, rows), asked)
     outcome.told_at_the_end(title, asked, len(rows))
+    if asked.perfetto is not None:
+        _write_trace(rows, asked.perfetto)
     return WRONG if wrong or outcome.reason else 0
+
+
+def _write_trace(rows: Sequence[tuple[Measured, MeasuredRow]], path: Path) -> None:
+    from busbw.measuring.call_spans import call_spans  # noqa: PLC0415
+    from busbw.reports.perfetto import write_spans  # noqa: PLC0415
+
+    found = call_spans(rows)
+    written = write_spans(found.spans.observations("busbw run", lane="calls"), path)
+    dropped = f"; {found.spans.dropped} more had no room" if found.spans.dropped else ""
+    before = f"; {found.untimed} rows were measured before, when no times of calls were kept" if found.untimed else ""
+    note(f"{written} calls written to {path}{dropped}{before}")
 
 
 def _suite(path: Path | None, usual: Request) -> list[Request]:

@@ -36,6 +36,8 @@ class Asked:
     """Further ones for such a binary."""
     bisect: bool = False
     """Whether the hosts that fail are looked for if the run dies."""
+    perfetto: Path | None = None
+    """Where the timeline of the calls is written."""
 
 
 @dataclass(slots=True)

@@ -53,15 +53,15 @@ class Spans:
         self.recorded.extend(other.recorded)
         self.dropped += other.dropped
 
-    def observations(self, source: str = "busbw") -> Rows:
-        """Rows of the table `spans`, in order of their beginning."""
+    def observations(self, source: str = "busbw", lane: str | None = None) -> Rows:
+        """Rows of the table `spans`, in order of their beginning; all of a rank in one lane, or in one a block if it is None."""
         from busbw.observations import rows_of  # noqa: PLC0415 - loads pyarrow
 
         ordered = sorted(self.recorded, key=lambda one: (one.begin_ns, one.rank, one.block))
         return rows_of(
             "spans",
             [
-                {"source": source, "rank": one.rank, "category": "primitive", "lane": f"block {one.block}", "name": one.primitive,
+                {"source": source, "rank": one.rank, "category": "primitive", "lane": lane or f"block {one.block}", "name": one.primitive,
                  "begin_ns": one.begin_ns, "end_ns": one.end_ns}
                 for one in ordered
             ],

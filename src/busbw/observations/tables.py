@@ -121,7 +121,7 @@ SCHEMAS: dict[str, pa.Schema] = {
         ("op", pa.string()), ("last_enqueued", pa.int64()), ("last_started", pa.int64()), ("last_completed", pa.int64()),
     ]),
     # What a lane (a stream of a GPU, a thread, a block of a kernel) did from one moment to another, since the epoch where the tool knows it
-    # (source busbw: by the machine's steady clock).
+    # (source busbw: by the machine's steady clock; busbw run: since the epoch, on rank 0's).
     # category: kernel, memcpy, memset, annotation, primitive. launched_ns: when the host called for it. step: of the training, as the profiler
     # counts. A collective is a row of `collectives` too.
     "spans": pa.schema([

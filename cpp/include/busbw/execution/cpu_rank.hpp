@@ -126,9 +126,9 @@ inline Reduction reduction_of(Dtype dtype, Operation operation) {
 /// `python -m benchmarks execute --only X1 X2 X3`. The same on all ranks.
 struct Thresholds {
   std::size_t window = 512;                   ///< all_reduce on a window: shards in place, not pipes
-  std::size_t attached_reduce = 12 << 10;     ///< all_reduce: reads the peers' memory, if that can be done
-  std::size_t attached_broadcast = 12 << 10;  ///< broadcast
-  std::size_t attached = 6 << 10;             ///< the others
+  std::size_t attached_reduce = 8 << 10;      ///< all_reduce: reads the peers' memory, if that can be done
+  std::size_t attached_broadcast = 10 << 10;  ///< broadcast
+  std::size_t attached = 8 << 10;             ///< the others
   std::size_t parts = 64 << 10;               ///< all_reduce by pipes: each adds up a part
   std::size_t streamed = 32 << 20;            ///< stores go past the caches
   std::size_t strip = 64 << 10;               ///< that is read from a peer and added while it is in the second-level cache

@@ -54,10 +54,19 @@ BUSBW_DEVICE WaitResult get(const Pipes& pipes, const Block& block, const Reach&
   return pipes.comm.deadline().give_up(kDeadline, Primitive::memory_access, block.block, peer, count * sizeof(T), 0);
 }
 
-/// sum = op over ranks of in[first ..]: this rank's at `own`, the others' read strip by strip into scratch, which holds a strip a peer.
-template <class Reach, class T, class Op>
+template <class Reach, class T>
+BUSBW_DEVICE WaitResult put(const Pipes& pipes, const Block& block, const Reach& reach, const T* from, std::uint32_t peer, std::uint64_t address,
+                            std::size_t first, std::size_t count) {
+  if (count == 0) return kArrived;
+  if (reach.put(block, peer, address + first * sizeof(T), reinterpret_cast<const std::byte*>(from), count * sizeof(T))) return kArrived;
+  return pipes.comm.deadline().give_up(kDeadline, Primitive::memory_access, block.block, peer, count * sizeof(T), 0);
+}
+
+/// sum = op over ranks of in[first ..]: this rank's at `own`, the others' read strip by strip into scratch, which holds a strip a peer. Calls
+/// use(at, size) for each strip that all threads have added up.
+template <class Reach, class T, class Op, class Use>
 BUSBW_DEVICE WaitResult reduce_reached(const Pipes& pipes, const Block& block, const Reach& reach, const Addresses* theirs, std::size_t first,
-                                       const T* own, T* sum, std::size_t count, T* scratch, std::size_t strip, Op op) {
+                                       const T* own, T* sum, std::size_t count, T* scratch, std::size_t strip, Op op, Use use) {
   const Comm& comm = pipes.comm;
   for (std::size_t at = 0; at < count; at += strip) {
     const std::size_t size = strip < count - at ? strip : count - at;
@@ -72,14 +81,15 @@ BUSBW_DEVICE WaitResult reduce_reached(const Pipes& pipes, const Block& block, c
     };
     reduce(block, sum + at, source, comm.ranks, size, op);
     block.sync();
+    if (const WaitResult stop = use(at, size); stop != kArrived) return stop;
   }
   return kArrived;
 }
 
 }  // namespace detail
 
-/// out[i] = op over ranks of in[i], i < count: rank r reads and adds up shard r, and then reads the others' sums. in and out may be the same.
-/// scratch: private, (ranks - 1) strips of so many elements.
+/// out[i] = op over ranks of in[i], i < count: rank r reads and adds up shard r, and puts each strip of the sum at the others while a cache holds it.
+/// in and out may be the same: shard r of an input is read by rank r alone, which then stores it. scratch: private, (ranks - 1) strips of so many elements.
 template <class Reach, class T, class Op>
 BUSBW_DEVICE WaitResult all_reduce_attached(const Pipes& pipes, const Block& block, const Reach& reach, const T* in, T* out, std::size_t count, Op op,
                                             T* scratch, std::size_t strip) {
@@ -92,16 +102,18 @@ BUSBW_DEVICE WaitResult all_reduce_attached(const Pipes& pipes, const Block& blo
     const std::uint32_t peer = detail::peer_after(comm, i);
     if ((stop = detail::hear(pipes, block, peer, theirs[peer], count * sizeof(T))) != kArrived) return stop;
   }
-  const auto shard_of = [&](std::uint32_t rank) { return share_of(count, comm.ranks, rank, Vector<T>::kElements); };
-  const Share mine = shard_of(comm.rank);
-  stop = detail::reduce_reached(pipes, block, reach, theirs, mine.first, in + mine.first, out + mine.first, mine.size(), scratch, strip, op);
-  if (stop != kArrived || (stop = meet(pipes, block)) != kArrived) return stop;  // all sums are there, and nobody reads an input any more
-  for (std::uint32_t i = 1; i < comm.ranks; ++i) {
-    const std::uint32_t peer = detail::peer_after(comm, i);
-    const Share shard = shard_of(peer);
-    if ((stop = detail::get(pipes, block, reach, out + shard.first, peer, theirs[peer].out, shard.first, shard.size())) != kArrived) return stop;
-  }
-  return meet(pipes, block);
+  const Share mine = share_of(count, comm.ranks, comm.rank, Vector<T>::kElements);
+  T* const sum = out + mine.first;
+  const auto put_at_all = [&](std::size_t at, std::size_t size) {
+    WaitResult done = kArrived;
+    for (std::uint32_t i = 1; i < comm.ranks && done == kArrived; ++i) {
+      const std::uint32_t peer = detail::peer_after(comm, i);
+      done = detail::put(pipes, block, reach, static_cast<const T*>(sum) + at, peer, theirs[peer].out, mine.first + at, size);
+    }
+    return done;
+  };
+  stop = detail::reduce_reached(pipes, block, reach, theirs, mine.first, in + mine.first, sum, mine.size(), scratch, strip, op, put_at_all);
+  return stop == kArrived ? meet(pipes, block) : stop;  // all sums are there, and nobody reads an input any more
 }
 
 /// out[i] = op over ranks of in[rank count + i], i < count. scratch as for all_reduce_attached.
@@ -118,7 +130,8 @@ BUSBW_DEVICE WaitResult reduce_scatter_attached(const Pipes& pipes, const Block&
     if ((stop = detail::hear(pipes, block, peer, theirs[peer], count * sizeof(T))) != kArrived) return stop;
   }
   const std::size_t first = comm.rank * count;
-  if ((stop = detail::reduce_reached(pipes, block, reach, theirs, first, in + first, out, count, scratch, strip, op)) != kArrived) return stop;
+  stop = detail::reduce_reached(pipes, block, reach, theirs, first, in + first, out, count, scratch, strip, op, [](std::size_t, std::size_t) { return kArrived; });
+  if (stop != kArrived) return stop;
   return meet(pipes, block);
 }
 
@@ -205,8 +218,7 @@ BUSBW_DEVICE WaitResult broadcast_attached(const Pipes& pipes, const Block& bloc
     const std::uint32_t peer = detail::peer_after(comm, i);
     if ((stop = detail::hear(pipes, block, peer, its, count * sizeof(T))) != kArrived) return stop;
     if (put == count) continue;
-    if (!reach.put(block, peer, its.out + put * sizeof(T), reinterpret_cast<const std::byte*>(in + put), (count - put) * sizeof(T)))
-      return comm.deadline().give_up(kDeadline, Primitive::memory_access, block.block, peer, (count - put) * sizeof(T), 0);
+    if ((stop = detail::put(pipes, block, reach, in + put, peer, its.out, put, count - put)) != kArrived) return stop;
     if ((stop = pipes.signal(block, peer)) != kArrived) return stop;
   }
   for (std::uint32_t i = 1; i < comm.ranks && stop == kArrived; ++i) stop = pipes.wait(block, detail::peer_after(comm, i));
