@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from busbw.collectives.algorithms import ring_all_gather
 from busbw.collectives.bounds import CapacityGraph
 from busbw.hardware import find_cluster
 from busbw.prediction import load_calibration, movements, moves_of, parts, situation_of
 from busbw.simulation import simulate
-from busbw.synthesis import Design, design, message_alpha_s, ranked_on, summing_switches
+from busbw.synthesis import Candidate, Design, design, message_alpha_s, ranked_on, summing_switches
+from busbw.synthesis.design import Busy
+from busbw.synthesis.timing import shared_links_s
 
 
 def designed(name: str, nodes: int, collective: str, size: int, **how) -> Design:
@@ -87,3 +91,36 @@ def test_without_time_all_are_the_models_and_that_is_said():
     found = designed("dgx-h100", 1, "all_gather", 1 << 20, limit_s=0)
     assert any("were not simulated within 0 s" in note for note in found.notes)
     assert {c.timed_by for c in found.candidates if c.origin != "nccl"} == {"model"}
+
+
+def test_faster_network_cards_make_no_design_slower():
+    """Whatever ran on the slower cards runs on the faster ones, no link of which carries less; 2 % for the number of slices, which is searched."""
+    times = []
+    for rate in ("400Gb/s", "800Gb/s"):
+        cluster = find_cluster("dgx-h100", 4, {"nic.rate": rate})[0]
+        graph = CapacityGraph.of_cluster(cluster)
+        found = design(
+            graph, "all_gather", 1 << 26, alpha_s=message_alpha_s(cluster), near_alpha_s=message_alpha_s(cluster, near=True), gpus_per_node=8
+        )  # fmt: skip
+        best = ranked_on(cluster, graph, found).best
+        assert best is not None
+        times.append(best.time_s)
+    assert times[1] <= 1.02 * times[0]
+
+
+@given(
+    links=st.tuples(st.floats(1e-6, 1e-3), st.floats(1e-6, 1e-3)),
+    faster=st.tuples(st.floats(0, 1), st.floats(0, 1)),
+    shares=st.tuples(st.floats(0.2, 1), st.floats(0.2, 1)),
+)
+def test_time_on_links_that_are_no_slower_is_no_longer(links, faster, shares):
+    """Links inside nodes and of the network, either the busier before and after: what both take, one after the other, falls with either."""
+
+    def took(inside_s: float, network_s: float) -> float:
+        busy = (Busy(inside_s, inside_s), Busy(network_s, network_s))
+        candidate = Candidate("any", "library", None, (), 2, 1, 1, 0.0, steps_between=1, busy=busy)
+        return shared_links_s(candidate, inside_s + network_s, shares)
+
+    before = took(*links)
+    assert before == pytest.approx(links[0] / shares[0] + links[1] / shares[1])  # each at its own share
+    assert took(links[0] * faster[0] + 1e-9, links[1] * faster[1] + 1e-9) <= before * (1 + 1e-12) + 1e-8

@@ -35,7 +35,7 @@ from busbw.collectives.schedule import (
     transfers_of,
 )
 
-__all__ = ["COPY", "NETWORK", "REDUCE", "REGIONS", "Moves", "Walk", "expand", "sent_by", "step_names"]
+__all__ = ["COPY", "NETWORK", "REDUCE", "REGIONS", "Moves", "Walk", "expand", "ragged", "sent_by", "step_names"]
 
 _MOST = 20_000_000
 """Rows that are written out: 13 columns of 8 bytes each, 2 GB. A guess at what a user's machine spares."""
@@ -243,7 +243,7 @@ class Walk:
             raise ValueError(
                 f"{node.where}: {bound.schedule.name}: {node.source} and {node.target} hold different numbers of chunks"
             )
-        piece, item, moved = _ragged(np.minimum(count, 1) if self.whole else count)
+        piece, item, moved = ragged(np.minimum(count, 1) if self.whole else count)
         self._bounded(moved)
         action = {Mode.COPY: COPY, Mode.MULTICAST: COPY, Mode.REDUCE: REDUCE}.get(node.mode, NETWORK)
         self.count += moved
@@ -343,7 +343,7 @@ def _picked(env: Environment, which: IntArray) -> Environment:
     return Environment({n: np.asarray(x)[which] for n, x in env.variables.items()}, env.sizes, env.params, env.tables)
 
 
-def _ragged(count: IntArray) -> tuple[IntArray, IntArray, int]:
+def ragged(count: IntArray) -> tuple[IntArray, IntArray, int]:
     """(0 .. n-1 for each n of count, the item that each belongs to, how many). Raises ValueError for more than fit in memory."""
     count = np.maximum(count, 0)
     if count.sum(dtype=np.float64) > _MOST:  # as floats, which do not wrap
@@ -356,7 +356,7 @@ def _ragged(count: IntArray) -> tuple[IntArray, IntArray, int]:
 
 def _unrolled(node: Loop, env: Environment, batch: int) -> tuple[Environment, IntArray, int]:
     """The batch with the loop's variable: (environments, item of the outer batch, how many)."""
-    turn, item, total = _ragged(_column(node.count, env, batch))
+    turn, item, total = ragged(_column(node.count, env, batch))
     return _picked(env, item).having(**{node.var: turn}), item, total
 
 

@@ -44,6 +44,8 @@ class Expr:
     value: int | str = 0
 
     def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
         return isinstance(other, Expr) and (self.op, self.value, self.args) == (other.op, other.value, other.args)
 
     def __hash__(self) -> int:
@@ -363,11 +365,9 @@ def substitute(expr: Expr, replacements: Mapping[Expr, Expr]) -> Expr:
     >>> print(substitute(var("r") + 1, {var("r"): var("node") * 2}))
     node * 2 + 1
     """
-    if expr in replacements:
-        return replacements[expr]
     if not expr.args:
-        return expr
-    args = tuple(substitute(arg, replacements) for arg in expr.args)
+        return replacements.get(expr, expr)
+    args = tuple([substitute(arg, replacements) for arg in expr.args])
     if args == expr.args:
         return expr
     return rebuilt(expr.op, args, expr.value)
@@ -375,8 +375,13 @@ def substitute(expr: Expr, replacements: Mapping[Expr, Expr]) -> Expr:
 
 def free_names(expr: Expr, op: str = "var") -> frozenset[str]:
     """The names of the variables (or, by `op`, sizes, parameters or tables) in it."""
-    own = frozenset([str(expr.value)]) if expr.op == op else frozenset()
-    return own.union(*(free_names(arg, op) for arg in expr.args))
+    found, left = set(), [expr]
+    while left:
+        one = left.pop()
+        if one.op == op:
+            found.add(str(one.value))
+        left += one.args
+    return frozenset(found)
 
 
 def affine(expr: Expr, name: str) -> tuple[Expr, Expr] | None:

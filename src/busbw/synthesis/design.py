@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from busbw.collectives import BoundSchedule, Mode, Schedule, expand
 from busbw.collectives.algorithms import LIBRARY
-from busbw.collectives.bounds import CapacityGraph, TimeBound, least_steps, symmetry, time_bound
+from busbw.collectives.bounds import CapacityGraph, Symmetry, TimeBound, least_steps, symmetry, time_bound
 from busbw.collectives.cost import cost
 from busbw.collectives.expressions import param
 from busbw.collectives.schedule import Pipeline, transfers_of
@@ -81,6 +81,18 @@ LEAST_SLICE = 4096
 """Bytes: a guess; smaller slices are all start-up."""
 
 
+@dataclass(frozen=True, slots=True)
+class Busy:
+    """How long links of one kind are busy: the busiest of each step, summed, and the busiest of all."""
+
+    steps_s: float = 0.0
+    whole_s: float = 0.0
+
+    def through_s(self, parts: int) -> float:
+        """The same in so many slices: one goes through all steps, each further one comes out as often as the busiest link lets it."""
+        return self.steps_s / parts + self.whole_s * (parts - 1) / parts
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Candidate:
     """One way to run the collective."""
@@ -104,8 +116,8 @@ class Candidate:
     """Of the steps, those with messages between nodes (NVLink domains)."""
     more_messages: int = 0
     """Messages beyond the first of the busiest rank of each step, summed."""
-    between: bool = False
-    """Whether its busiest link is of the network."""
+    busy: tuple[Busy, Busy] = (Busy(), Busy())
+    """Of links inside nodes, and of the network, one slice and all."""
     channels: int = 1
     timed_by: str = "model"
     """model, simulation (of the links; fitted: read off runs with fewer slices) or prediction (of NCCL)."""
@@ -220,11 +232,7 @@ def design(
     elif collective in FOREST_COLLECTIVES:
         say("packing a forest")
         try:
-            kept.append(model.of_forest(pack_forest(graph, collective, root=root, seed=seed, found=found)))
-            flatter = evened(graph)
-            if flatter is not None:
-                flat = model.of_forest(pack_forest(flatter, collective, root=root, seed=seed))
-                kept += [replace(flat, name="forest_even")] if flat.steps < kept[-1].steps else []
+            kept += _forests(model, graph, collective, root, seed, found)
         except ValueError as error:
             left_out.append(("forest", str(error)))
     if collective == "all_to_all" and exchange is not None:
@@ -261,6 +269,22 @@ def design(
     kept.sort(key=lambda candidate: candidate.time_s)
     steps = least_steps(graph)
     return Design(collective, size, graph.gpus, alpha_s, bound, steps, tuple(kept), tuple(left_out))
+
+
+def _forests(  # noqa: PLR0917 - as pack_forest
+    model: _Model, graph: CapacityGraph, collective: str, root: int, seed: int, found: Symmetry
+) -> Iterator[Candidate]:
+    """The forest nearest the bound; one for evened links if it is flatter; one of a tree a root, which sends the fewest messages, whatever rates are odd."""
+    first = pack_forest(graph, collective, root=root, seed=seed, found=found)
+    yield model.of_forest(first)
+    flatter = evened(graph)
+    if flatter is not None:
+        flat = pack_forest(flatter, collective, root=root, seed=seed)
+        if flat.depth < first.depth:
+            yield replace(model.of_forest(flat), name="forest_even")
+    if first.trees_per_root > 1:
+        single = pack_forest(graph, collective, root=root, seed=seed, found=found, trees_per_root=1)
+        yield replace(model.of_forest(single), name="forest_one_tree")
 
 
 def _library(collective: str) -> Iterator[tuple[str, Schedule]]:
@@ -338,20 +362,27 @@ class _Model:
         length = np.diff(made.way_begin)
         way = made.way[used]
         rows = _rows(made.way_begin, way, length)
-        graph = made.graph
+        # It may have been packed for narrower links than there are (`evened`), and for those that lead back.
+        graph = self.graph.reversed() if made.collective in ("reduce_scatter", "reduce") else self.graph
+        on_these = replace(made, graph=graph)
         seconds = np.asarray(1.0 / (graph.capacity * float(graph.unit)), np.float64)
-        busiest = self._busiest(np.repeat(step[used], length[way]), made.way_edges[rows], share, depth, seconds)
+        inside = _inside_nodes(graph, self.per_node)
+        cells = np.repeat(step[used], length[way]) * len(seconds) + made.way_edges[rows]
+        load = np.bincount(cells, minlength=depth * len(seconds)).reshape(depth, -1) * (share * seconds)
+        kinds = _largest_of_kinds(load, inside)
         parent = made.parent[used].astype(np.int64)
         child = np.broadcast_to(np.arange(self.graph.gpus), made.parent.shape)[used]
         steps = self._steps(step[used], parent, child, depth)
         both_ways = 2 if made.collective == "all_reduce" else 1
-        total = float(made.inverse_rate) * share * made.trees_per_root
-        time_s, parts = self._pipelined(np.tile(steps.start_s, both_ways), np.tile(busiest, both_ways), total)
+        total = float(on_these.inverse_rate) * share * made.trees_per_root
+        time_s, parts = self._pipelined(
+            np.tile(steps.start_s, both_ways), np.tile(kinds.max(1), both_ways), total
+        )  # fmt: skip
+        whole = _largest_of_kinds((made.load * share * seconds)[None, :], inside)[0] * both_ways
         sizes = (("r", self.graph.gpus),)
-        worst = int(np.argmax(made.load * seconds))
         return Candidate(
             "forest", "forest", made.schedule(), sizes, depth * both_ways, parts, made.peers, time_s, made,
-            steps_between=steps.between * both_ways, more_messages=steps.more * both_ways, between=not self.inside[worst],
+            steps_between=steps.between * both_ways, more_messages=steps.more * both_ways, busy=_busy(kinds.sum(0) * both_ways, whole),
         )  # fmt: skip
 
     def of_exchange(self, made: Exchange) -> Candidate:
@@ -362,10 +393,11 @@ class _Model:
         steps = self._steps(moves.step, moves.src, moves.dst, int(moves.step.max()) + 1)
         time_s = float(steps.start_s.sum()) + float(made.time_s(self.size))
         peers = _most_peers(moves.src, moves.dst, self.graph.gpus)
-        worst = int(np.argmax(made.load * self.seconds_a_byte))
+        busy = _largest_of_kinds((made.load * self.seconds_a_byte)[None, :], self.inside)[0]
+        busy *= float(made.time_s(self.size)) / (busy.max() or 1.0)
         return Candidate(
             "exchange", "exchange", schedule, bound.sizes, made.depth, 1, peers, time_s,
-            steps_between=steps.between, more_messages=steps.more, between=not self.inside[worst],
+            steps_between=steps.between, more_messages=steps.more, busy=_busy(busy, busy),
         )  # fmt: skip
 
     def of_library(self, name: str, bound: BoundSchedule, ways: Exchange) -> Candidate:
@@ -379,7 +411,7 @@ class _Model:
         pair = src * self.graph.gpus + dst
         length = np.diff(ways.way_begin)
         chunk = self.size / bound.chunks
-        busiest = np.zeros(steps)
+        kinds = np.zeros((steps, 2))
         total = np.zeros(len(self.graph))
         begin = 0
         per_batch = max(1, _CELLS // len(self.graph))
@@ -392,18 +424,19 @@ class _Model:
             load = np.bincount(
                 cells, weights=np.repeat(count[begin:end] * chunk, length[some]), minlength=here * len(self.graph)
             ).reshape(here, -1)
-            busiest[first : first + here] = (load * self.seconds_a_byte).max(1)
+            kinds[first : first + here] = _largest_of_kinds(load * self.seconds_a_byte, self.inside)
             total += load.sum(0)
             begin = end
         started = self._steps(step, src, dst, steps)
         sliced = any(parameter == "parts" for parameter, _ in bound.schedule.params)
         taken = total * self.seconds_a_byte
-        time_s, parts = self._pipelined(started.start_s, busiest, float(taken.max()), sliced=sliced)
+        time_s, parts = self._pipelined(started.start_s, kinds.max(1), float(taken.max()), sliced=sliced)
+        whole = _largest_of_kinds(taken[None, :], self.inside)[0]
         peers = _most_peers(src, dst, self.graph.gpus)
         schedule = replace(bound.schedule, params=bound.params)  # the root that was asked for
         return Candidate(
             name, "library", schedule, _named_sizes(bound), steps, parts, peers, time_s,
-            steps_between=started.between, more_messages=started.more, between=not self.inside[int(np.argmax(taken))],
+            steps_between=started.between, more_messages=started.more, busy=_busy(kinds.sum(0), whole),
             channels=int(moves.channel[away].max()) + 1,
         )  # fmt: skip
 
@@ -417,7 +450,8 @@ class _Model:
         chunk = self.size / max(counted.chunks, 1)
         outer = bound.schedule.axes[0]
         one_level = len(bound.schedule.axes) == 1 or not rate[0]
-        start, busiest, total, between, more = [], [], [0.0, 0.0], 0, 0
+        start, busiest, between, more = [], [], 0, 0
+        total = np.zeros(2)
         for turn in counted.rounds:
             far = one_level or outer in turn.step
             loads = [(one_level or axis == outer, load) for axis, load in turn.step.items() if axis]
@@ -427,12 +461,14 @@ class _Model:
                 max(float(load.sent.max()), float(load.received.max())) / max(load.message, 1e-9) for _, load in loads
             ]
             extra = max(0, round(max(messages)) - 1)
-            took = [0.0, 0.0]
+            took = np.zeros(2)
             for out, load in loads:
-                took[out] += max(float(load.sent.max()), float(load.received.max())) * chunk / (rate[out] or max(rate))
+                took[int(out)] += (
+                    max(float(load.sent.max()), float(load.received.max())) * chunk / (rate[out] or max(rate))
+                )
             start.append((turn.times, (self.alpha_s if far else self.near_s) + extra * _MESSAGE_S))
-            busiest.append((turn.times, max(took)))
-            total = [total[way] + turn.times * took[way] for way in (0, 1)]
+            busiest.append((turn.times, float(took.max())))
+            total += turn.times * took
             between, more = between + turn.times * far, more + turn.times * extra
         if not start:
             raise ValueError("moves nothing")
@@ -440,19 +476,13 @@ class _Model:
         times, starts = np.array([n for n, _ in start]), np.array([s for _, s in start])
         whole = np.array([s for _, s in busiest])
         time_s, parts = self._pipelined(
-            np.repeat(starts, times) if times.sum() <= _CELLS else starts, np.repeat(whole, times) if times.sum() <= _CELLS else whole, max(total), sliced=sliced
+            np.repeat(starts, times) if times.sum() <= _CELLS else starts, np.repeat(whole, times) if times.sum() <= _CELLS else whole, float(total.max()), sliced=sliced
         )  # fmt: skip
         schedule = replace(bound.schedule, params=bound.params)
         return Candidate(
             name, "library", schedule, _named_sizes(bound), counted.steps, parts, 0, time_s,
-            steps_between=between, more_messages=more, between=total[1] >= total[0],
+            steps_between=between, more_messages=more, busy=_busy(total, total),
         )  # fmt: skip
-
-    def _busiest(
-        self, step: NDArray[np.int64], edge: NDArray[np.int32], share: float, steps: int, seconds: NDArray[np.float64]
-    ) -> NDArray[np.float64]:
-        load = np.bincount(step * len(seconds) + edge, minlength=steps * len(seconds)).reshape(steps, -1)
-        return np.asarray((load * share * seconds).max(1), np.float64)
 
     def _steps(self, step: NDArray[np.int64], src: NDArray[np.int64], dst: NDArray[np.int64], steps: int) -> _Started:
         """What it takes to begin each step: alpha, and what the rank with most messages takes to begin them all."""
@@ -491,6 +521,15 @@ def _inside_nodes(graph: CapacityGraph, per_node: int) -> NDArray[np.bool_]:
     own = np.array([" of domain " in name or " of node " in name for name in graph.names] or [False] * graph.vertices)
     same = (place[graph.src] == place[graph.dst]) & (place[graph.src] >= 0)
     return np.asarray(same | own[graph.src] | own[graph.dst])
+
+
+def _largest_of_kinds(load: NDArray[np.float64], inside: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """(steps, 2): of each row of (steps, E) the largest load of a link inside nodes, and of the network."""
+    return np.stack([load[:, kind].max(1, initial=0.0) for kind in (inside, ~inside)], axis=1)
+
+
+def _busy(steps_s: NDArray[np.float64], whole_s: NDArray[np.float64]) -> tuple[Busy, Busy]:
+    return Busy(float(steps_s[0]), float(whole_s[0])), Busy(float(steps_s[1]), float(whole_s[1]))
 
 
 def _named_sizes(bound: BoundSchedule) -> tuple[tuple[str, int], ...]:

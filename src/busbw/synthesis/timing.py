@@ -5,7 +5,7 @@ Both on one footing, the figures of the prediction's Calibration: of a schedule 
     T = launch + steps inside x step + steps between x network step + further messages x message + links / share
 
 with the step of the protocol (LL, LL128, Simple) that is fastest, less what the simulated links have of it, and share what NCCL's kernels
-reach of links or NICs, whichever are busiest. A kernel that runs a schedule of one's own may be better or worse than NCCL's by as much as those figures differ.
+reach of links or NICs: of both kinds the larger share, and the time that the kind of the smaller one is busy lasts longer by as much as that is smaller (`shared_links_s`). A kernel that runs a schedule of one's own may be better or worse than NCCL's by as much as those figures differ.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from busbw.prediction import (
 from busbw.simulation import Conditions, Limits, LinkFailure, simulate
 from busbw.synthesis.design import LEAST_SLICE, NEEDS_SWITCHES, SOFTWARE_S, Candidate, Design
 
-__all__ = ["SWITCHES", "ranked_on", "summing_switches"]
+__all__ = ["SWITCHES", "ranked_on", "shared_links_s", "summing_switches"]
 
 SWITCHES = ("nvls", "sharp", "none")
 
@@ -50,8 +50,8 @@ _SLICED, _FEW_SLICES = 4, 8
 """Candidates whose number of slices is looked for; others take at most so many."""
 _WORK_S = 1.0
 """Work up to which a candidate's number of slices is looked for. Counted, not measured, so that the answer does not depend on how busy the machine is."""
-_RUN_S, _WRITTEN_S, _LOWERED_S = 5e-5, 2.5e-6, 4e-3
-"""What a simulated message takes, one that folding spares, and a step of a slice to be lowered: measured on forests, hierarchies and trees of 128 GPUs."""
+_RUN_S, _WRITTEN_S, _LOWERED_S = 2e-5, 2.5e-6, 5e-4
+"""What a simulated message takes, one that folding spares, and a step of a slice to be lowered: measured on forests, hierarchies and trees of 32 and 128 GPUs."""
 _FITTED = (1, 2, 4)
 """Numbers of slices from whose times those of more are read; for hierarchies and forests on 128 GPUs within 0.5 % up to 32: measured."""
 _SAMPLED = 64
@@ -204,18 +204,32 @@ class _Footing:
             (f["step_ll128_factor"], 0.0, f["ll128_factor"], f["network_ll128_factor"], 0.0, f["network_ll128_share"]),
             (f["step_simple_factor"], 0.0, 1.0, f["network_simple_factor"], 0.0, 1.0),
         ):  # fmt: skip
-            share = f["network_share"] * carried if candidate.between else f["ring_share"] * payload
-            if not candidate.between and self.through_host:
-                share *= f["pcie_factor"]
+            shares = (
+                f["ring_share"] * payload * (f["pcie_factor"] if self.through_host else 1.0),
+                f["network_share"] * carried,
+            )
             soft = inside * max(0.0, f["step_s"] * step + full - self.near_s)
             soft += candidate.steps_between * max(0.0, f["network_step_s"] * between + net_full - self.far_s)
-            best = min(best, base + soft + links_s / share)
+            best = min(best, base + soft + shared_links_s(candidate, links_s, shares))
         return best
 
     def from_model(self, candidate: Candidate) -> Candidate:
         """The candidate with the model's time, less the software in it, in place of simulated links."""
         links_s = max(0.0, candidate.time_s - candidate.steps * SOFTWARE_S)
         return replace(candidate, time_s=self.time_s(candidate, links_s))
+
+
+def shared_links_s(candidate: Candidate, links_s: float, shares: tuple[float, float]) -> float:
+    """Time of the links when kernels reach these shares of those inside nodes and of the network.
+
+    links / s + b (1 / t - 1 / s): s the larger share, t the other, b how long links of its kind are busy. Where the two kinds take turns, and where one does nothing, that is what each
+    takes at its share; where both work at once it is a little too long. It never grows as a link gets faster, which a share taken from whichever kind is busiest would.
+    """
+    kinds = [(share, busy) for share, busy in zip(shares, candidate.busy, strict=True) if busy.whole_s > 0]
+    if not kinds:
+        return links_s / (shares[1] if candidate.steps_between else shares[0])
+    best = max(share for share, _ in kinds)
+    return links_s / best + sum(busy.through_s(candidate.parts) * (1 / share - 1 / best) for share, busy in kinds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,34 +256,30 @@ class _Simulator:
         if not search:
             return self._once(replace(candidate, parts=min(candidate.parts, _FEW_SLICES)))[0]
         times: dict[int, Candidate] = {}
-        work_s = 0.0
+        work_s = 0.0  # of one slice, about
         for slices in _FITTED:
             if slices > 1 and (self.size_bytes // slices < LEAST_SLICE or self.left_s <= 0):
                 break
-            tried, work_s = self._once(replace(candidate, parts=slices))
+            tried, took_s = self._once(replace(candidate, parts=slices))
             if tried.timed_by != "simulation":
                 break
-            times[slices] = tried
+            times[slices], work_s = tried, took_s / slices
         if not times:
             return tried
+        guess = self._in_more_slices(times)
         while True:
             best = min(times.values(), key=lambda one: one.time_s)
-            more, last = self._in_more_slices(times), max(times)
-            if more is not None and more.time_s < best.time_s:
-                if work_s * more.parts / last > _WORK_S or self.left_s <= 0:
-                    return more
-                ran, _ = self._once(replace(candidate, parts=more.parts))
-                return min(best, ran, key=lambda one: one.time_s) if ran.timed_by == "simulation" else more
-            twice = 2 * last
-            rising = best.parts == last and len(times) >= len(_FITTED)
-            if not rising or twice > _MOST_SLICES or self.size_bytes // twice < LEAST_SLICE:
-                return best
-            if 2 * work_s > _WORK_S or self.left_s <= 0:
-                return best
-            tried, work_s = self._once(replace(candidate, parts=twice))
+            if guess is not None and (guess.parts in times or guess.time_s >= best.time_s):
+                guess = None
+            wanted = [guess.parts] if guess is not None else [best.parts * 2, best.parts // 2]
+            sensible = (n for n in wanted if 1 <= n <= min(_MOST_SLICES, self.size_bytes // LEAST_SLICE))
+            slices = next((n for n in sensible if n not in times), 0)
+            if not slices or self.left_s <= 0 or work_s * slices > _WORK_S:
+                return guess or best
+            tried, took_s = self._once(replace(candidate, parts=slices))
             if tried.timed_by != "simulation":
                 return best
-            times[twice] = tried
+            times[slices], work_s = tried, took_s / slices
 
     def _once(self, candidate: Candidate) -> tuple[Candidate, float]:
         """(the candidate, simulated with the slices it has; seconds that this should take on a quiet machine, whatever it took)."""
