@@ -38,7 +38,7 @@ _KINDS = (
     ("acquire", re.compile(r"(?<!::)\bkAcquire\b"), "kRelaxed"),
     ("release", re.compile(r"(?<!::)\bkRelease\b"), "kRelaxed"),
     ("block barrier", re.compile(r"\bblock_?\.sync\(\);"), ";"),
-    ("block barrier of an agreement", re.compile(r"block\.agreed\(mine\)"), "mine"),
+    ("block barrier of an agreement", re.compile(r"\bblock\.agreed\((mine|stop|stopped)\)"), r"\1"),
     ("block barrier of an agreement", re.compile(r"(?<!WaitResult )\bagreed\(\)"), "stopped_"),
     ("block barrier between rows", re.compile(r"(?<=    )in_order\(\);"), ";"),
     ("block barrier of a wait", re.compile(r"(?<!WaitResult )\bwaited\(\)"), "kArrived"),
@@ -60,6 +60,8 @@ _KINDS = (
     ("count taken", re.compile(r"\*taken = expected;"), ";"),
     ("barrier of ranks", re.compile(r"barrier\(comm, block\)(?=;)(?<!WaitResult barrier\(comm, block\))"), "kArrived"),
     ("signal", re.compile(r"signal_all\(comm, block\);"), ";"),
+    ("signal", re.compile(r"\bsignal_one\(comm, block, next\);"), ";"),
+    ("wait", re.compile(r"\bwait_(?:all|one)\(comm, block, (?:previous, )?Primitive::\w+\)"), "kArrived"),
     ("barrier of pipes", re.compile(r"(?<!WaitResult )\bmeet\(pipes, block\)"), "kArrived"),
     ("signal of a pipe", re.compile(r"\bpipes\.signal\(block, (?:[^()]|\([^()]*\))*\)"), "kArrived"),
     ("wait of a pipe", re.compile(r"\bpipes\.wait\(block, (?:[^()]|\([^()]*\))*\)"), "kArrived"),
@@ -106,7 +108,7 @@ def weakenings(root: Path = _REPOSITORY / "cpp" / "include" / "busbw" / "device"
                     if "//" in text[begin_of_line : match.start()]:
                         continue
                     line = text.count("\n", 0, match.start()) + 1
-                    yield Weakening(path, line, kind, match.start(), match.end(), instead)
+                    yield Weakening(path, line, kind, match.start(), match.end(), match.expand(instead))
 
 
 def _try(weakening: Weakening, seeds: int, compiler: str) -> Weakened:

@@ -157,9 +157,16 @@ std::vector<Two> two_rank_plans() {
                  [](std::uint32_t call, std::uint32_t rank, std::size_t i) { return i < kChunkBytes / 4 ? swapped(call, rank, i) : kept(call, rank, i); }, true, Protocol::kSimple,
                  kChunkBytes, 0, true});
   out.push_back({"switch", {joined({leave, {row(Op::kGroupReduce, 4, I, 0, O, 0), row(Op::kGroupReduce, 4, I, 1, O, 1)}, leave})}, sum});
+  // What a row of a switch reads, or stores over, is what the row before it stored.
+  out.push_back({"switch, over a copy",
+                 {joined({leave, {row(Op::kCopy, plan::kLocal, I, 0, O, 0, 2), row(Op::kGroupReduce, 4, I, 0, O, 0), row(Op::kGroupReduce, 4, I, 1, O, 1)}, leave})}, sum});
   out.push_back({"switch, each for all", {joined({leave, {row(Op::kGroupReduceMulticast, 4, I, 0, O, 0)}, leave})}, sum});
   out.back().others = {joined({leave, {row(Op::kGroupReduceMulticast, 4, I, 1, O, 1)}, leave})};
   out.push_back({"multicast", {joined({leave, {row(Op::kMulticast, 4, I, 0, O, 0, 2)}, leave})}, [](std::uint32_t call, std::uint32_t, std::size_t i) { return value(call, 0, i); }});
+  out.back().others = {joined({leave, leave})};
+  out.push_back({"multicast of a copy",
+                 {joined({leave, {row(Op::kCopy, plan::kLocal, I, 0, S, 0, 2), row(Op::kMulticast, 4, S, 0, O, 0, 2)}, leave})},
+                 [](std::uint32_t call, std::uint32_t, std::size_t i) { return value(call, 0, i); }});
   out.back().others = {joined({leave, leave})};
   return out;
 }
@@ -252,6 +259,54 @@ void plans_are_right_on_every_seed(std::uint32_t seeds) {
         }
       });
       if (!right(world, wrong, two.name + std::string(" protocol ") + std::to_string(static_cast<int>(two.protocol)), seed)) return;
+    }
+}
+
+/// A block whose rows are in order waits for what does not come, or not all of it: every thread leaves at the deadline, none waits in the block for another, and no
+/// row behind the wait is run, which might store over what a peer still reads.
+void no_row_is_run_after_a_wait_that_is_given_up(std::uint32_t seeds) {
+  const plan::Row copy = row(Op::kCopy, plan::kLocal, I, 0, O, 0, 2);
+  const auto nothing = [](std::uint32_t, std::uint32_t, std::size_t) { return 0.0f; };
+  const std::vector<std::vector<plan::Row>> idle = {{}, {}}, half = {{row(Op::kPutPackets, 2, I, 0, S, 0)}, {}};
+  const auto gives_up = [&](const char* name, std::vector<plan::Row> rows, const std::vector<std::vector<plan::Row>>& peers) {
+    rows.push_back(copy);
+    return Two{name, {rows, {}}, nothing, true, Protocol::kSimple, kChunkBytes, 0, false, 0, peers};
+  };
+  const Two plans[] = {
+      gives_up("a signal that does not come", {control(Op::kWait, 2, A)}, idle),
+      gives_up("a port's signal that does not come", {control(Op::kWait, 3, A)}, idle),
+      gives_up("a port that nobody serves", {row(Op::kPut, 3, I, 0, O, 0), control(Op::kFlush, 3)}, idle),
+      gives_up("a semaphore that is not released", {control(Op::kAcquire, 0, A)}, idle),
+      gives_up("a flag that is not set", {control(Op::kFlagWait, 1, A, 1)}, idle),
+      gives_up("packets of which half come", {row(Op::kUnpack, plan::kLocal, S, 0, S, 0, 2)}, half),
+      gives_up("packets to add of which half come",
+               {row(Op::kReducePackets, plan::kLocal, I, 0, S, 0, 2, PlanOrder::kRelaxed, 1), row(Op::kOperand, plan::kLocal, S, 0, N, -1, 2)}, half),
+      gives_up("a message that does not come", {row(Op::kRecv, 1, N, -1, S, 0)}, idle),
+      gives_up("a block that does not come to the barrier", {control(Op::kBarrier, 0, PlanOrder::kRelaxed, -1, 2)}, idle),
+  };
+  for (const Two& two : plans)
+    for (std::uint32_t seed = 0; seed < seeds; ++seed) {
+      sim::SeededChooser chooser(seed);
+      const std::uint32_t threads = 1 + seed % 3;
+      sim::World world({.ranks = 2, .blocks = 2, .threads = threads, .heap_bytes = kHeapBytes, .most_live_blocks = 0, .granule_bytes = 4, .launch_is_fence = true}, chooser);
+      const std::unique_ptr<Linked> of[2] = {linked(two, 0, world), linked(two, 1, world)};
+      std::vector<BlockBarrier> barriers(4, BlockBarrier(threads));
+      std::string wrong;
+      world.run([&](const sim::Place& place) {
+        Program& program = of[place.rank]->program;
+        program.wait_ns = 200;
+        auto* const output = reinterpret_cast<float*>(program.spaces[place.rank * kSpaces + 1].base);
+        const std::size_t me = place.block * threads + place.thread, all = std::size_t{2} * threads;
+        for (std::size_t i = me; i < kBufferBytes / 4; i += all) weak_store(output + i, -1.0f);
+        world.next_launch();
+        const Block block{place.block, 2, place.thread, threads, &barriers[place.rank * 2 + place.block]};
+        const bool arrived = run_plan(program, block, Arithmetic<float>{}, ReduceOp::sum) == kArrived;
+        if (arrived == (place.rank == 0 && place.block == 0)) wrong = arrived ? "arrived" : "gave up";
+        world.next_launch();
+        for (std::size_t i = me; i < kBufferBytes / 4; i += all)
+          if (weak_load(output + i) != -1.0f) wrong = "a row was run after the wait";
+      });
+      if (!right(world, wrong, two.name, seed)) return;
     }
 }
 
@@ -372,6 +427,7 @@ void experts_get_and_return_every_token(std::uint32_t seeds) {
             }
           }
         world.next_launch();
+        if (call == 1) continue;  // nothing comes back: tokens may go out again
         if (moe_combine(comm, block, shape, SymPtr<const float>(team.window, made), wanted, team.at<std::int32_t>(place.rank, places), weights, kTokens, kTop,
                         team.at<float>(place.rank, out)) != kArrived)
           wrong = "gave up";
@@ -384,6 +440,7 @@ void experts_get_and_return_every_token(std::uint32_t seeds) {
           }
           if (weak_load(team.at<float>(place.rank, out) + i) != expected) wrong = "call " + std::to_string(call) + ": wrong token";
         }
+        for (std::size_t i = me; i < shape.elements(); i += all) weak_store(team.at<float>(place.rank, made) + i, -1.0f);  // it is this rank's own again
         world.next_launch();
       }
     });
@@ -393,7 +450,7 @@ void experts_get_and_return_every_token(std::uint32_t seeds) {
 
 void a_fused_product_is_the_product(std::uint32_t seeds) {
   for (std::uint32_t seed = 0; seed < seeds; ++seed) {
-    const std::uint32_t ranks = 2 + seed % 3, blocks = 2 + seed % 2, threads = 1 + seed % 2;
+    const std::uint32_t ranks = 2 + seed % 3, blocks = 2 + seed % 2, threads = 1 + seed / 2 % 3;
     const TiledProduct shape{5, 2, 3, 2};
     const std::size_t partial = 0, out = 64, ready = 128, bytes = 256;
     sim::SeededChooser chooser(seed);
@@ -417,6 +474,8 @@ void a_fused_product_is_the_product(std::uint32_t seeds) {
           for (std::uint32_t rank = 0; rank < ranks; ++rank)
             for (std::size_t k = 0; k < 2; ++k) expected += a_of(call, rank, i / 3 * 2 + k) * b_of(rank, k * 3 + i % 3);
           if (weak_load(team.at<float>(place.rank, out) + i) != expected) wrong = "wrong product";
+          weak_store(team.at<float>(place.rank, out) + i, -1.0f);
+          weak_store(team.at<float>(place.rank, partial) + i, -1.0f);
         }
         world.next_launch();
       }
@@ -430,6 +489,7 @@ void a_fused_product_is_the_product(std::uint32_t seeds) {
 int main(int argc, char** argv) {
   const std::uint32_t seeds = argc > 1 ? static_cast<std::uint32_t>(std::stoul(argv[1])) : 30;
   plans_are_right_on_every_seed(seeds);
+  no_row_is_run_after_a_wait_that_is_given_up(seeds);
   ports_order_what_they_promise(seeds);
   experts_get_and_return_every_token(seeds);
   a_fused_product_is_the_product(seeds);

@@ -39,7 +39,9 @@ struct Job {
   std::size_t slot_bytes;
   std::size_t shift = 0;  ///< elements by which the input is off a vector's alignment
   std::uint32_t calls = 3;
+  std::vector<Collective> turns = {};  ///< what is called in turn, if it is not always the same: all with room for `collective`
 
+  const Collective& in_call(std::uint32_t call) const { return turns.empty() ? collective : turns[call % turns.size()]; }
   std::size_t given() const { return count * (collective.gives_all ? options.ranks : 1); }
   std::size_t got() const { return count * (collective.gets_all ? options.ranks : 1); }
 };
@@ -88,7 +90,8 @@ struct Machine {
   std::vector<BlockBarrier> barriers;
 };
 
-/// Rewrites the inputs in each call, runs the kernel, and compares in the same threads: what a schedule tore shows up in the values or as a race.
+/// Rewrites the inputs in each call, runs the kernel, compares, and rewrites the outputs, in the same threads: what a schedule tore shows up in the values or as a
+/// race. Both belong to the caller as soon as the call has returned, whatever the other ranks are still doing.
 std::string run(const Job& job, sim::Chooser& chooser, std::uint64_t* primitives = nullptr) {
   Machine m(job, chooser);
   std::string wrong;
@@ -98,15 +101,17 @@ std::string run(const Job& job, sim::Chooser& chooser, std::uint64_t* primitives
     const std::size_t threads = static_cast<std::size_t>(block.blocks) * block.threads;
     const std::size_t me = static_cast<std::size_t>(block.block) * block.threads + block.thread;
     for (std::uint32_t call = 0; call < job.calls; ++call) {
+      const Collective& now = job.in_call(call);
       for (std::size_t i = me; i < job.given(); i += threads) weak_store(m.input(place.rank) + i, value(call, place.rank, i));
       m.world.next_launch();
-      if (job.collective.kernel(m, comm, block) != kArrived) wrong = "gave up";
+      if (now.kernel(m, comm, block) != kArrived) wrong = "gave up";
       m.world.next_launch();
-      for (std::size_t i = me; i < job.got(); i += threads) {
+      for (std::size_t i = me; i < job.count * (now.gets_all ? comm.ranks : 1); i += threads) {
         const float expected =
-            job.collective.expected(call, comm.ranks, comm.rank, static_cast<std::uint32_t>(i / job.count), job.count, i % job.count);
+            now.expected(call, comm.ranks, comm.rank, static_cast<std::uint32_t>(i / job.count), job.count, i % job.count);
         const float got = weak_load(m.output(place.rank) + i);
         if (got != expected) wrong = "call " + std::to_string(call) + ": " + std::to_string(got) + " for " + std::to_string(expected);
+        weak_store(m.output(place.rank) + i, -1.0f);
       }
       m.world.next_launch();
     }
@@ -302,6 +307,28 @@ void kernels_are_right_on_every_seed(std::uint32_t seeds) {
   std::cerr << primitives << " primitives, " << schedules << " schedules\n";
 }
 
+/// One communicator, whose slots, counts and pipes each kernel takes as the one before left them. Packets have slots of their own.
+void kernels_take_turns(std::uint32_t seeds) {
+  std::vector<Collective> all;
+  for (const Collective& one : kCollectives)
+    if (!std::string(one.name).ends_with("one_shot") || one.kernel == kCollectives[0].kernel) all.push_back(one);
+  for (std::uint32_t seed = 0; seed < seeds; ++seed)
+    for (std::uint32_t ranks = 2; ranks <= 4; ++ranks) {
+      sim::SeededChooser chooser(seed), lots(seed * 3 + ranks);
+      const std::size_t count = 4 * (1 + seed % 11);
+      Job job{{.ranks = ranks, .blocks = 1 + seed % 2, .threads = 1 + seed / 2 % 3}, {"turns", nullptr, true, true, nullptr}, count, (count * 4 / 64 + 1) * 64, 0, 6, {}};
+      std::string names;
+      for (std::uint32_t call = 0; call < job.calls; ++call) {
+        job.turns.push_back(all[lots.choose(static_cast<std::uint32_t>(all.size()))]);
+        names += std::string(call ? ", " : "") + job.turns.back().name;
+      }
+      const std::string wrong = run(job, chooser);
+      if (!wrong.empty()) std::cerr << names << " ranks " << ranks << " seed " << seed << ": " << wrong << '\n';
+      CHECK(wrong.empty());
+      if (!wrong.empty()) return;
+    }
+}
+
 /// Rank 1 stays away: rank 0's wait ends at its deadline, its other threads are sent away, and the host reads who waited for what.
 void a_wait_that_is_given_up_says_who_waited_for_whom() {
   for (std::uint64_t seed = 0; seed < 100; ++seed) {
@@ -323,10 +350,39 @@ void a_wait_that_is_given_up_says_who_waited_for_whom() {
   }
 }
 
+/// A rank's first block stays away, its second comes when a peer's first has given up: that peer's second block hears that it may go on and that it must stop at about
+/// the same time. Its threads take one of the two together; if some left and others went on, these would wait in the block for ever.
+void threads_of_a_block_leave_together(std::uint32_t seeds) {
+  for (const Collective& collective : kCollectives) {
+    if (collective.kernel == kCollectives[std::size(kCollectives) - 1].kernel) continue;  // has launches in itself, to which all blocks must come
+    for (std::uint32_t seed = 0; seed < seeds; ++seed) {
+      sim::SeededChooser chooser(seed);
+      Machine m({{.ranks = 2, .blocks = 2, .threads = 2 + seed % 2}, collective, 24, 192}, chooser);
+      for (Comm& comm : m.comms) comm.wait_ns = 200;
+      m.world.run([&](const sim::Place& place) {
+        if (place.rank == 1) {
+          if (place.block == 0) return;
+          std::uint32_t& state = m.comms[0].report().state;
+          for (std::uint32_t turn = 0; place.thread == 0 && turn < 400 && SystemAtomic<std::uint32_t>(state).load(kRelaxed) == 0; ++turn) spin_pause(turn);
+          m.world.block_barrier();
+        }
+        collective.kernel(m, m.comms[place.rank], m.block(place));
+      });
+      if (!m.world.result().clean())
+        std::cerr << collective.name << " given up, seed " << seed << ": " << (m.world.result().races.empty() ? m.world.result().deadlock : m.world.result().races[0]) << '\n';
+      CHECK(m.world.result().clean());
+      if (!m.world.result().clean()) return;
+    }
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   a_wait_that_is_given_up_says_who_waited_for_whom();
-  kernels_are_right_on_every_seed(argc > 1 ? static_cast<std::uint32_t>(std::stoul(argv[1])) : 100);
+  const std::uint32_t seeds = argc > 1 ? static_cast<std::uint32_t>(std::stoul(argv[1])) : 100;
+  threads_of_a_block_leave_together((seeds + 9) / 10);  // a wait to its deadline takes as long as many calls
+  kernels_are_right_on_every_seed(seeds);
+  kernels_take_turns(seeds);
   return busbw::testing::failures != 0;
 }

@@ -208,3 +208,31 @@ def test_a_runtime_without_its_release_is_the_one_that_the_file_is_for(busbw, tm
         assert ran.status == 0 and "legal" in ran.out
     ran = busbw("verify", schedule, "--target", "mscclpp", "--bind", "r=4")
     assert ran.status == 2 and "is schedule-json, which mscclpp-0.10 does not read" in ran.err
+
+
+@pytest.mark.parametrize("verb", ["verify", "show", "convert"])
+def test_a_short_file_that_asks_for_much_work_is_refused_at_once(busbw, tmp_path, verb, monkeypatch):
+    """A message of 3,000 chunks where there are 4, round and round: no two of them are neighbours at both ends, each is an operation. The limit is lowered to
+    1,000, so that the test is quick."""
+    monkeypatch.setattr("busbw.collectives.work._LEAST", 1000)
+    schedule = json.loads(to_json(LIBRARY["bruck_all_gather"]()))
+    schedule["fixed"] = {"r": 4}
+    schedule["body"]["do"]["do"]["from"] = ["data", "r", 3000]
+    path = tmp_path / "much.json"
+    path.write_text(json.dumps(schedule))
+    ran = busbw(verb, path, *([tmp_path / "out.json", "--to", "busbw-json"] if verb == "convert" else []))
+    assert ran.status == 2
+    assert "much.json" in ran.err and "1,000 are taken of all" in ran.err and "Bind it to fewer" in ran.err
+
+
+def test_a_loop_that_runs_for_ever_is_shown_but_not_written_out(busbw, tmp_path):
+    """Its connections are those of one turn; formats without loops would need a billion rows. Ours keeps it."""
+    plan = json.loads(write_busbw_json(dict(library_plans(4))["ring_all_reduce 4 in place"]))
+    text = json.dumps(plan).replace('"times": 3', f'"times": {2**30}').replace('"times": 2', f'"times": {2**30}')
+    assert str(2**30) in text
+    path = tmp_path / "long.json"
+    path.write_text(text)
+    assert "ring of 4, 4 links" in busbw("show", path).out
+    for words in (("out.xml",), ("out.json", "--to", "mscclpp-json"), ("out.goal", "--bytes", "1MiB")):
+        ran = busbw("convert", path, tmp_path / words[0], *words[1:])
+        assert ran.status == 2 and "written out; 262,144 are taken of 4 ranks" in ran.err

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from busbw.collectives.algorithms import LIBRARY
+from busbw.collectives.lowering import plan_of
 from busbw.collectives.plan import Buffer, ConnectionKind, Op, Order, Plan, RankBuilder, RankPlan, Span, held_plan
+from busbw.collectives.shapes import shapes_of
 
 
 def ring_all_gather(ranks: int) -> Plan:
@@ -35,6 +40,32 @@ def test_a_loop_runs_its_rows_and_goes_round():
     loop = rows[rows["op"] == Op.RECV_COPY_SEND]
     assert loop["dst"].tolist() == [0, 4, 3]
     assert Op.LOOP not in rows["op"]
+
+
+@pytest.mark.parametrize(
+    "name", ["ring_all_reduce", "direct_all_to_all", "bruck_all_to_all", "double_binary_tree_all_reduce"]
+)
+def test_what_loops_stand_for_is_counted_and_seen_without_writing_them_out(name):
+    """Rows and channels' shapes are the same for a plan and for its ranks with all loops written out."""
+    plan = plan_of(LIBRARY[name]().bind(5))
+    written = [rank.unrolled() for rank in plan]
+    assert [rank.written_out_rows for rank in plan] == [len(rank.instructions) for rank in written]
+    assert shapes_of(plan) == shapes_of(replace(plan, rank_plan=written.__getitem__))
+
+
+def test_a_loop_over_peers_uses_each_of_their_connections():
+    """Two loops inside each other, the outer over two groups of two peers: all four are met; a loop that does not run meets none."""
+    builder = RankBuilder(0, 1, 1)
+    ways = [builder.send_to(peer) for peer in (1, 2, 3, 4)]
+    builder.send_to(5)
+    block = builder.block()
+    with block.loop(2), block.loop(2):
+        block.send(Span(Buffer.INPUT, 0), ways[0], via_step=(2, 1))
+    with block.loop(0):
+        block.send(Span(Buffer.INPUT, 0), 4)
+    idle = [RankBuilder(rank, 1, 1).build() for rank in range(1, 6)]
+    shape = shapes_of(held_plan([builder.build(), *idle], name="peers", collective="custom", chunks=1))
+    assert [one.edges for one in shape] == [((0, 1), (0, 2), (0, 3), (0, 4))]
 
 
 def test_inner_and_outer_loops_move_operands_by_their_own_steps():

@@ -265,6 +265,7 @@ def show(  # noqa: PLR0917 - an option each
 
 def _goal(read: PlanFile, size: str | None) -> str:
     from busbw.collectives.exchange.goal import write_goal  # noqa: PLC0415
+    from busbw.collectives.work import check_written_out  # noqa: PLC0415
     from busbw.units import parse_size  # noqa: PLC0415
 
     if size is None:
@@ -281,6 +282,7 @@ def _goal(read: PlanFile, size: str | None) -> str:
             return "\n".join(write_program(task_program(read.schedule, size_bytes))) + "\n"
         except ValueError as error:
             raise InputError(f"{read.path}: GOAL can't say it: {error}") from None
+    check_written_out(read.plan)
     lines, violations = write_goal(read.plan, size_bytes)
     if violations:
         raise InputError("\n".join(str(one) for one in violations))

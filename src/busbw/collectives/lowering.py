@@ -24,9 +24,12 @@ __all__ = ["lower", "plan_of"]
 _IN_PLACE = ("all_reduce", "all_gather", "reduce_scatter", "broadcast")
 
 
-def plan_of(bound: BoundSchedule, *, in_place: bool = False, name: str | None = None) -> Plan:
+def plan_of(
+    bound: BoundSchedule, *, in_place: bool = False, name: str | None = None, most_operations: int | None = None
+) -> Plan:
     """The plan of a bound schedule; a rank is lowered when the plan is asked for it.
 
+    most_operations: more of one rank are refused by ValueError, before they are made.
     Raises ValueError if `in_place` is asked for a collective whose schedule needs both buffers.
 
     >>> from busbw.collectives.algorithms.ring import ring_all_reduce
@@ -42,7 +45,7 @@ def plan_of(bound: BoundSchedule, *, in_place: bool = False, name: str | None = 
         kind if kind in COLLECTIVES else "custom",
         bound.ranks,
         bound.chunks * refinement_of(bound),
-        partial(lower, bound, in_place=in_place, moves=MovesByRank(bound)),
+        partial(lower, bound, in_place=in_place, moves=MovesByRank(bound, most_operations)),
         in_place=in_place,
         out_of_place=not in_place,
         root=bound.root,

@@ -289,6 +289,19 @@ class RankPlan:
         """Instructions, loops counted once; OPERAND rows are part of theirs."""
         return int(np.count_nonzero(self.instructions["op"] != Op.OPERAND))
 
+    @property
+    def written_out_rows(self) -> float:
+        """How many rows `unrolled()` has, as a float, which does not wrap."""
+        found = 0.0
+        for block in range(len(self.blocks)):
+            rows = self.rows(block)
+            loops = rows["op"] == Op.LOOP
+            times = np.ones(len(rows))
+            for head in np.flatnonzero(loops).tolist():
+                times[head + 1 : head + 1 + int(rows[head]["dst"])] *= max(int(rows[head]["count"]), 0)
+            found += float(times[~loops].sum())
+        return found
+
     def canonical(self) -> RankPlan:
         """The same with connections and walks listed in the order of their first use, once each."""
         connections, via = _by_first_use(self.connections, _via_of(self))

@@ -6,7 +6,10 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from busbw.collectives.plan import Buffer, ConnectionKind, Op, Plan
+import numpy as np
+
+from busbw.collectives.plan import Buffer, ConnectionKind, Op, Plan, RankPlan
+from busbw.errors import InputError
 
 __all__ = ["Shape", "shapes_of"]
 
@@ -15,6 +18,8 @@ _DATA = (
     Op.PUT_PACKETS, Op.FORWARD_PACKETS, Op.REDUCE, Op.REDUCE_PACKETS, Op.MULTICAST, Op.MULTICAST_PACKETS, Op.GROUP_REDUCE,
     Op.GROUP_REDUCE_MULTICAST,
 )  # fmt: skip
+_MOST_MET = 1 << 22
+"""Connections that a row in loops may name; more than a rank has anywhere. A guess."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,22 +71,60 @@ def _connected(pairs: set[tuple[int, int]], ranks: int) -> bool:
 
 
 def shapes_of(plan: Plan) -> list[Shape]:
-    """The shape of each channel over which data goes, in order of channels. Looks at every rank."""
+    """The shape of each channel over which data goes, in order of channels. Looks at every rank; loops are not written out.
+
+    Raises InputError for a loop over more connections than are told apart.
+    """
     edges: dict[int, set[tuple[int, int]]] = defaultdict(set)
     for rank in plan:
-        unrolled = rank.unrolled()
-        op = Op.OPERAND
-        for row in unrolled.instructions:
-            if row["op"] != Op.OPERAND:
-                op = Op(int(row["op"]))
-            via = int(row["via"])
-            if op not in _DATA or not 0 <= via < len(rank.connections):
-                continue
+        for via, loads in _used(rank):
             connection = rank.connections[via]
-            loads = op is Op.GET or (op is Op.REDUCE and row["src_buffer"] != Buffer.NONE)
             for peer in _peers(plan.ranks, rank.rank, connection, rank.groups):
                 edges[int(connection["channel"])].add((peer, rank.rank) if loads else (rank.rank, peer))
     return [Shape(channel, plan.ranks, tuple(sorted(edges[channel]))) for channel in sorted(edges)]
+
+
+def _used(rank: RankPlan) -> set[tuple[int, bool]]:
+    """Connections over which a rank's data goes, and whether it comes by a load of this rank."""
+    found: set[tuple[int, bool]] = set()
+    for block in range(len(rank.blocks)):
+        rows = rank.rows(block)
+        heads = np.where(rows["op"] == Op.OPERAND, 0, np.arange(len(rows)))
+        op = rows["op"][np.maximum.accumulate(heads)] if len(rows) else rows["op"]
+        loads = (op == Op.GET) | ((op == Op.REDUCE) & (rows["src_buffer"] != Buffer.NONE))
+        data = np.isin(op, _DATA) & (rows["op"] != Op.LOOP)
+        steps = rank.walks["via_step"][rows["walk"]].any(axis=1)
+        dead = np.zeros(len(rows), bool)
+        loops = [
+            (at, at + 1 + int(rows[at]["dst"]), int(rows[at]["count"]))
+            for at in np.flatnonzero(rows["op"] == Op.LOOP).tolist()
+        ]
+        for at, end, turns in loops:
+            if turns < 1:
+                dead[at:end] = True
+        for loaded in (False, True):
+            still = data & ~steps & ~dead & (loads == loaded)
+            found |= {(via, loaded) for via in np.unique(rows["via"][still]).tolist()}
+        for at in np.flatnonzero(data & steps & ~dead).tolist():
+            around = [turns for first, end, turns in loops if first < at < end]
+            found |= {
+                (via, bool(loads[at]))
+                for via in _met(rank, int(rows[at]["via"]), rank.walks[rows[at]["walk"]]["via_step"].tolist(), around)
+            }
+    return {(via, loads_) for via, loads_ in found if 0 <= via < len(rank.connections)}
+
+
+def _met(rank: RankPlan, via: int, steps: list[int], turns: list[int]) -> list[int]:
+    """The numbers of connections that a row names in loops of so many turns, outermost first."""
+    found = np.array([via], np.int64)
+    for step, count in zip(steps, turns, strict=False):
+        if step:
+            if len(found) * count > _MOST_MET:
+                raise InputError(
+                    f"rank {rank.rank}: a loop goes over {len(found) * count:,} connections; up to {_MOST_MET:,} are told apart. Run it fewer times"
+                )
+            found = np.unique(found[:, None] + step * np.arange(count))
+    return [int(one) for one in found]
 
 
 def _peers(ranks: int, own: int, connection: object, groups: tuple[object, ...]) -> Iterator[int]:

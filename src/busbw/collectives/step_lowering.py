@@ -94,11 +94,13 @@ class MovesByRank:
     """What each rank of a schedule does, for those who ask for several.
 
     All moves are written out at once, if they are few: a walk through the tree for each rank takes longer. Where ranks are many, that begins with the third that is asked for.
-    Ranks are then worked out some at a time, and the last of these are kept: ask in order.
+    Ranks are then worked out some at a time, and the last of these are kept: ask in order. Asking raises ValueError where that comes to more than
+    `most_operations` operations.
     """
 
-    def __init__(self, bound: BoundSchedule) -> None:
+    def __init__(self, bound: BoundSchedule, most_operations: int | None = None) -> None:
         self.bound = bound
+        self._most = most_operations
         self._asked = 0 if bound.ranks > _FEW_RANKS else _FEW_ASKED - 1
         self._all: Moves | None = None
         self._rows: list[tuple[IntArray, IntArray]] = []
@@ -118,12 +120,12 @@ class MovesByRank:
                 self._rows = [_by_rank(end, self.bound.ranks) for end in (self._all.src, self._all.dst)]
                 self._at_once = max(1, _MOVES_AT_ONCE * self.bound.ranks // (2 * len(self._all) + 1))
         if self._all is None:
-            return _of_one(self.bound, rank)
+            return _of_one(self.bound, rank, self._most)
         if self._last is None or not 0 <= rank - self._last.first_rank < len(self._last.begin) - 1:
             first = rank - rank % self._at_once
             last = min(first + self._at_once, self.bound.ranks)
             mine = [order[begin[first] : begin[last]] for order, begin in self._rows]
-            self._last = _ordered(self.bound, self._all.taken(np.union1d(*mine)), first, last)
+            self._last = _ordered(self.bound, self._all.taken(np.union1d(*mine)), first, last, self._most)
         return self._last
 
 
@@ -136,9 +138,9 @@ _MOVES_AT_ONCE = 50_000
 """Moves whose ranks are worked out together. A guess: much more than numpy's overhead, little memory."""
 
 
-def _of_one(bound: BoundSchedule, rank: int) -> _Ordered:
+def _of_one(bound: BoundSchedule, rank: int, most: int | None = None) -> _Ordered:
     moves = expand(bound, rank=rank)
-    return _ordered(bound, moves.taken(_in_order(moves)), rank, rank + 1)
+    return _ordered(bound, moves.taken(_in_order(moves)), rank, rank + 1, most)
 
 
 def _in_order(moves: Moves) -> IntArray:
@@ -171,10 +173,16 @@ def _slices(
     if isinstance(node, Seq | Par):
         return [found for child in node.children for found in _slices(bound, child, outer)]
     if isinstance(node, Pipeline):
-        outer = (*outer, (True, bound.value(node.parts)))
+        outer = (*outer, (True, _at_least_one(bound.value(node.parts), "a pipeline of", "parts")))
     elif isinstance(node, Channels):
-        outer = (*outer, (False, bound.value(node.count)))
+        outer = (*outer, (False, _at_least_one(bound.value(node.count), "its data on", "channels")))
     return _slices(bound, node.body, outer)
+
+
+def _at_least_one(count: int, before: str, things: str) -> int:
+    if count < 1:
+        raise ValueError(f"The schedule has {before} {count or 'zero'} {things}; one is the least")
+    return count
 
 
 def _segments(bound: BoundSchedule, moves: Moves) -> IntArray:
@@ -256,12 +264,27 @@ def _acts(bound: BoundSchedule, moves: Moves, fine: int) -> tuple[_Acts, IntArra
     return _Acts(*columns), np.concatenate([src, dst[other]])[order]
 
 
-def _ordered(bound: BoundSchedule, moves: Moves, first_rank: int, last_rank: int) -> _Ordered:
+def _check_few(bound: BoundSchedule, moves: Moves, most: int) -> None:
+    """Raises ValueError if these moves, in order, come to more than `most` operations of the ranks that send."""
+    shares = np.array([math.prod(float(n) for _, n in cuts) for cuts in _slices(bound, bound.schedule.body)])
+    first, many = _pieces(moves, joined=bound.schedule.kind != "moe_combine")
+    each = shares[moves.transfer[first]]
+    operations = np.where(each > 1, each * many, 1.0).sum()
+    if operations > most:
+        raise ValueError(
+            f"{bound.schedule.name} with {bound.sizes_text} comes to {operations:,.0f} operations of some ranks, written out; {most:,} are taken of all. "
+            "Bind it to fewer ranks, chunks or slices"
+        )
+
+
+def _ordered(bound: BoundSchedule, moves: Moves, first_rank: int, last_rank: int, most: int | None = None) -> _Ordered:
     """What the ranks from `first_rank` to `last_rank` - 1 do for these moves, in an order that reads before it writes within each step.
 
     Rounds of sends and receives, one piece for each pair and round; all sends first where a later one reads what was received.
     """
     fine = refinement_of(bound)
+    if most is not None:
+        _check_few(bound, moves, most)
     acts, rank = _acts(bound, moves, fine)
     mine = np.flatnonzero((rank >= first_rank) & (rank < last_rank))
     mine = mine[np.lexsort((mine, rank[mine]))]

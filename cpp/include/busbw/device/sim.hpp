@@ -150,6 +150,7 @@ class World {
     start_all();
     while (live_ > 0 && result_.deadlock.empty()) {
       current_ = next_runnable();
+      if (!result_.deadlock.empty()) break;  // nobody is left to go on
       swapcontext(&scheduler_, &fibers_[current_].context);
       if (fibers_[current_].state == State::ended) end_of_fiber();
     }

@@ -19,6 +19,7 @@ from busbw.collectives.lowering import plan_of
 from busbw.collectives.plan import Plan, RankPlan
 from busbw.collectives.schedule import BoundSchedule, Schedule
 from busbw.collectives.schedule_json import from_json, looks_like_schedule_json
+from busbw.collectives.work import most_operations
 from busbw.errors import InputError, Loss
 
 __all__ = ["FORMATS", "WRITERS", "PlanFile", "parse_plan", "plan_file_of", "read_plan", "read_schedule", "told"]
@@ -36,6 +37,10 @@ _UNSOUND = (ValueError, IndexError, ArithmeticError)
 """What a schedule raises whose expressions have no value: sizes that do not fit, a place outside of a table, a division by zero."""
 _MOST_RANKS = 1 << 14
 """Ranks of a schedule that is read from a file as a plan: each is lowered, which takes milliseconds. A guess at how long a user waits."""
+_LISTED_BYTES = 16
+"""Of a schedule's file, that list one operation at least: half a move, as no move is written in less than 32."""
+_KEPT_ROWS = 1 << 20
+"""Of ranks that were lowered, at 24 bytes each, kept for the next who asks. A guess at what nobody misses."""
 _MOST_NAME = 63
 """Of a plan that is made of a schedule: what MSCCL XML takes. Composed schedules have longer names."""
 
@@ -116,7 +121,9 @@ def parse_plan(
         value = None
     if looks_like_schedule_json(value):
         _must_be(path, named, "schedule-json")
-        return plan_file_of(_bound(_schedule(data, path), path, sizes or {}, counts), path, in_place=in_place)
+        bound = _bound(_schedule(data, path), path, sizes or {}, counts)
+        most = most_operations(bound.ranks, len(data) // _LISTED_BYTES)
+        return plan_file_of(bound, path, in_place=in_place, most=most)
     if in_place:
         raise InputError(
             f"{path}: a plan says itself whether it runs in place; only a schedule can be lowered to either"
@@ -142,8 +149,10 @@ def parse_plan(
     )
 
 
-def plan_file_of(bound: BoundSchedule, path: str, *, in_place: bool = False) -> PlanFile:
-    """A bound schedule as the plan that it is lowered to; `path` is where it came from.
+def plan_file_of(
+    bound: BoundSchedule, path: str, *, in_place: bool = False, most: int | None = None
+) -> PlanFile:  # fmt: skip
+    """A bound schedule as the plan that it is lowered to; `path` is where it came from. most: operations of all ranks that are taken; None: any number.
 
     A rank is lowered when the plan is asked for it; InputError is raised then for what no order makes right.
     """
@@ -153,17 +162,47 @@ def plan_file_of(bound: BoundSchedule, path: str, *, in_place: bool = False) -> 
             f"{path}: {name} is bound to {bound.ranks:,} ranks; plans are made for up to {_MOST_RANKS:,}. Bind fewer"
         )
     try:
-        plan = plan_of(bound, in_place=in_place, name=name if len(name) <= _MOST_NAME else Path(path).stem[:_MOST_NAME])
+        plan = plan_of(
+            bound,
+            in_place=in_place,
+            name=name if len(name) <= _MOST_NAME else Path(path).stem[:_MOST_NAME],
+            most_operations=most,
+        )
     except _UNSOUND as error:
         raise InputError(f"{path}: {error}") from None
 
-    def lowered(rank: int) -> RankPlan:
-        try:
-            return plan.rank_plan(rank)
-        except _UNSOUND as error:
-            raise InputError(f"{path}: rank {rank}: {error}") from None
-
+    lowered = _Lowered(path, f"{name} with {bound.sizes_text}", plan, most)
     return PlanFile(path, replace(plan, rank_plan=lowered), TARGETS["busbw"], (), (), bound)
+
+
+class _Lowered:
+    """The ranks of a plan, lowered when they are asked for, and the first of them kept. Raises InputError if those asked for come to more than `most`."""
+
+    def __init__(self, path: str, what: str, plan: Plan, most: int | None) -> None:
+        self._path, self._what, self._plan, self._most = path, what, plan, most
+        self._kept: dict[int, RankPlan] = {}
+        self._met: set[int] = set()
+        self._rows = self._kept_rows = 0
+
+    def __call__(self, rank: int) -> RankPlan:
+        if rank in self._kept:
+            return self._kept[rank]
+        try:
+            made = self._plan.rank_plan(rank)
+        except _UNSOUND as error:
+            raise InputError(f"{self._path}: rank {rank}: {error}") from None
+        if rank not in self._met:
+            self._met.add(rank)
+            self._rows += len(made.instructions)
+        if self._most is not None and self._rows > self._most:
+            raise InputError(
+                f"{self._path}: {self._what} comes to {self._rows:,} operations of {len(self._met)} of its ranks; {self._most:,} are taken of all. "
+                "Bind it to fewer ranks, chunks or slices"
+            )
+        if self._kept_rows + len(made.instructions) <= _KEPT_ROWS:
+            self._kept[rank] = made
+            self._kept_rows += len(made.instructions)
+        return made
 
 
 def read_schedule(path: str | Path) -> Schedule:

@@ -16,6 +16,7 @@ from busbw.collectives.exchange.targets import Target
 from busbw.collectives.legality import Violation, promise_of
 from busbw.collectives.one_sided import BlockLimits, TooManyBlocksError, as_custom, one_sided
 from busbw.collectives.plan import Op, Plan, RankPlan
+from busbw.collectives.work import check_written_out
 from busbw.errors import InputError
 
 __all__ = ["fitted", "write_file", "write_plan"]
@@ -59,8 +60,10 @@ def _does_not_fit(plan: Plan, target: Target, violations: Sequence[Violation]) -
 def fitted(plan: Plan, target: Target, ranks_per_node: int | None = None) -> Plan:
     """The plan in the manner of a target: for MSCCL++ puts and signals instead of sends, and a custom collective where it has no word for it.
 
-    Raises InputError for a collective that can't be custom, and for a plan that does not come to its end.
+    Raises InputError for a collective that can't be custom, for loops that are too long to be written out, and for a plan that does not come to its end.
     """
+    if target.format != "busbw-json":
+        check_written_out(plan)
     if target.format != "mscclpp-json":
         return plan
     if target.word(plan.collective) is None and promise_of(plan) is None:
@@ -145,6 +148,8 @@ def _most_slices(cut: Callable[[int], Plan], first: int, target: Target, per_nod
 def _too_large(plan: Plan, target: Target) -> str:
     """Which limit of the target the first rank exceeds for certain, in words; empty: none is seen."""
     rank = plan.rank(0)
+    if target.format != "busbw-json":
+        check_written_out(plan, [rank])
     if target.format == "msccl-xml":
         violations = rank_limits(plan, target, rank)
         return _does_not_fit(plan, target, violations) if violations else ""

@@ -33,11 +33,11 @@ BUSBW_DEVICE void compute_tile(const Block& block, const TiledProduct& shape, st
 
 /// out = sum over ranks of their products, on every rank. partial, out: places in windows, (rows, columns); ready: a place in a window of tiles() words, zeros before the
 /// first call, which count the ranks that have computed a tile, of all calls. Tile t is summed by rank t % n. The first half of the blocks computes, the other sums; two
-/// blocks at least, all of which must be live. call: how often this was called before, the same on all ranks. All threads of all blocks call.
+/// blocks at least, all of which must be live. A call begins with no barrier: peers' reads of partial ended before the barrier that ended the call before, and nobody
+/// stores into out before all ranks have computed that tile in this call. call: how often this was called before, the same on all ranks. All threads of all blocks call.
 template <class T>
 BUSBW_DEVICE WaitResult gemm_all_reduce(const Comm& comm, const Block& block, const TiledProduct& shape, const T* a, const T* b, SymPtr<T> partial, SymPtr<T> out,
                                         SymPtr<std::uint64_t> ready, std::uint64_t call) {
-  if (const WaitResult stop = barrier(comm, block); stop != kArrived) return stop;  // partial and out are free
   const std::uint32_t computing = block.blocks / 2, summing = block.blocks - computing;
   if (block.block < computing) {
     for (std::uint32_t tile = block.block; tile < shape.tiles(); tile += computing) {

@@ -45,7 +45,7 @@ class Pipes {
     Counts& mine = counts(block, peer);
     stop = kArrived;
     if (block.thread == 0 && mine.sent - mine.credit >= PipeLayout::kCells) stop = wait_for_room(block, peer, mine);
-    if ((stop = agreed(block, stop)) != kArrived) return nullptr;
+    if ((stop = block.agreed(stop)) != kArrived) return nullptr;
     return payload<T>(cell(peer, block, comm.rank, weak_load(&mine.sent)), bytes);
   }
   BUSBW_DEVICE void send(const Block& block, std::uint32_t peer) const {
@@ -62,7 +62,7 @@ class Pipes {
   BUSBW_DEVICE const T* take(const Block& block, std::uint32_t peer, std::size_t bytes, WaitResult& stop) const {
     stop = kArrived;
     if (block.thread == 0) stop = wait_for_message(block, peer, counts(block, peer).taken, bytes);
-    if ((stop = agreed(block, stop)) != kArrived) return nullptr;
+    if ((stop = block.agreed(stop)) != kArrived) return nullptr;
     return taken<T>(block, peer, bytes);
   }
   /// The place of a message that take() has waited for.
@@ -141,12 +141,6 @@ class Pipes {
     }
     SystemAtomic<std::uint64_t>(flag).load(kAcquire);
     return kArrived;
-  }
-  /// Thread 0's answer, or that somebody gave up, for all threads. Block barrier.
-  BUSBW_DEVICE WaitResult agreed(const Block& block, WaitResult mine) const {
-    block.sync();
-    if (block.threads == 1 || mine != kArrived) return mine;
-    return SystemAtomic<std::uint32_t>(comm.report().state).load(kRelaxed) == 0 ? kArrived : kAborted;
   }
 };
 
