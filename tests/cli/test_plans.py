@@ -5,19 +5,19 @@ from __future__ import annotations
 import json
 
 import pytest
-from benchmarks.design.mutants import library_plans
 
-from busbw.collectives.algorithms import LIBRARY
+from busbw.collectives.algorithms import LIBRARY, ring_all_reduce
 from busbw.collectives.exchange.busbw_json import write_busbw_json
 from busbw.collectives.exchange.msccl_xml import write_msccl_xml
 from busbw.collectives.exchange.targets import TARGETS
+from busbw.collectives.lowering import plan_of
 from busbw.collectives.schedule_json import to_json
 
 
 @pytest.fixture
 def ring(tmp_path):
     """A ring of three ranks, all_reduce in place, as XML for RCCL."""
-    plan = dict(library_plans(3))["ring_all_reduce 3 in place"]
+    plan = plan_of(ring_all_reduce().bind(3), in_place=True)
     path = tmp_path / "ring.xml"
     path.write_text(write_msccl_xml(plan, TARGETS["rccl"])[0])
     return path
@@ -87,14 +87,14 @@ def test_a_plan_is_summed_up_and_drawn(busbw, ring, tmp_path):
 @pytest.mark.parametrize(
     ("name", "shape"),
     [
-        ("binomial_broadcast 4", "tree of 4"),
-        ("binary_tree_all_reduce 4", "both ways along a tree of 4"),
-        ("direct_all_to_all 4", "all to all of 4"),
+        ("binomial_broadcast", "tree of 4"),
+        ("binary_tree_all_reduce", "both ways along a tree of 4"),
+        ("direct_all_to_all", "all to all of 4"),
     ],
 )
 def test_shapes_have_names(busbw, tmp_path, name, shape):
     path = tmp_path / "plan.json"
-    path.write_text(write_busbw_json(dict(library_plans(4))[name]))
+    path.write_text(write_busbw_json(plan_of(LIBRARY[name]().bind(4))))
     assert json.loads(busbw("show", path, "--json").out)["channels"][0]["shape"] == shape
 
 

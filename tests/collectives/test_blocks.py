@@ -9,9 +9,11 @@ import pytest
 from benchmarks.design.mutants import library_plans
 from tests.collectives.plan_runner import check_plan
 
+from busbw.collectives.algorithms import ring_all_reduce
 from busbw.collectives.blocks import split_blocks
 from busbw.collectives.exchange import TARGETS, write_plan
 from busbw.collectives.legality import verify_plan
+from busbw.collectives.lowering import plan_of
 from busbw.collectives.plan import Buffer, ConnectionKind, Op, Plan, RankBuilder, Span, held_plan
 from busbw.errors import InputError
 
@@ -61,7 +63,7 @@ def test_split_plans_of_the_library_have_one_peer_each_way_and_do_the_same(ranks
 
 
 def test_a_plan_with_one_peer_each_way_stays_as_it_is():
-    plan = dict(library_plans(4))["ring_all_reduce 4"]
+    plan = plan_of(ring_all_reduce().bind(4))
     assert split_blocks(plan) == plan
 
 

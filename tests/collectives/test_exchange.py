@@ -11,7 +11,7 @@ from benchmarks.design.fuzz import fuzz, seeds_of_every_format
 from benchmarks.design.mutants import library_plans
 from benchmarks.design.one_sided import group_plan, one_sided_plan, packet_plan, sliced_plan
 
-from busbw.collectives.algorithms import direct_all_gather
+from busbw.collectives.algorithms import direct_all_gather, ring_all_gather, ring_reduce_scatter
 from busbw.collectives.blocks import split_blocks
 from busbw.collectives.exchange import TARGETS, read_plan, target_named, write_plan
 from busbw.collectives.exchange.busbw_json import read_busbw_json, write_busbw_json
@@ -146,8 +146,7 @@ def test_the_interpreters_own_parser_is_no_xml_parser(change, said):
 
 
 def test_reduce_scatter_is_spelt_in_two_ways():
-    plans = dict(library_plans(2))
-    plan = plans["ring_reduce_scatter 2 in place"]
+    plan = plan_of(ring_reduce_scatter().bind(2), in_place=True)
     assert 'coll="reducescatter"' in write_msccl_xml(plan, TARGETS["rccl"])[0]
     assert 'coll="reduce_scatter"' in write_msccl_xml(plan, TARGETS["msccl"])[0]
     with pytest.raises(InputError, match="is refused by rccl"):
@@ -330,7 +329,7 @@ def test_every_library_plan_survives_our_own_json():
 
 
 def test_loops_stay_loops_in_our_own_json():
-    text = write_busbw_json(dict(library_plans(8))["ring_all_gather 8"])
+    text = write_busbw_json(plan_of(ring_all_gather().bind(8)))
     assert '"op": "loop"' in text and '"wrap": 8' in text
     assert read_busbw_json(text, "x").rank(3).operations < 12
 

@@ -20,9 +20,9 @@ from busbw.collectives.plan import held_plan
 from busbw.errors import InputError
 from busbw.hardware import find_cluster
 from busbw.hardware.blueprints import load_nodes
-from busbw.observations.store import Store
-from busbw.simulation import Conditions, Kept, Point, engines, simulate, sweep
-from busbw.simulation.sweep import MOST_POINTS
+from busbw.observations.store import Store, leftovers, manifest, places
+from busbw.simulation import Conditions, Kept, Point, simulate, sweep
+from busbw.simulation.sweep import MOST_POINTS, outcome_of
 
 CLUSTER = find_cluster("dgx-h100", 1)[0]
 POINTS = [
@@ -71,6 +71,33 @@ def test_points_are_run_once(tmp_path):
     assert [(row["size_bytes"], row["time_ns"]) for row in rows] == [
         (point.size_bytes, round(again[place] * 1e9)) for place, point in enumerate(POINTS)
     ]
+
+
+def test_keeping_a_point_reads_no_other(tmp_path, monkeypatch):
+    """A sweep reads as many files for its last point as for its second."""
+    reads = count_reads(monkeypatch)
+    kept, told = Kept(tmp_path), []
+    for seed in range(6):
+        point = replace(POINTS[0], given={"seed": seed})
+        before = len(reads)
+        kept.put(point, outcome_of(point))
+        told.append(len(reads) - before)
+    assert told[2:] == told[1:2] * 4
+    assert len(Kept(tmp_path)._known) == 6
+
+
+def count_reads(monkeypatch):
+    """Folders listed and manifests read by the store, as they are."""
+    reads = []
+    for module, name in (
+        (places, "names_in"),
+        (leftovers, "names_in"),
+        (leftovers, "run_folders"),
+        (manifest, "_read_run"),
+    ):
+        real = getattr(module, name)
+        monkeypatch.setattr(module, name, lambda *given, real=real: (reads.append(given), real(*given))[1])
+    return reads
 
 
 def test_what_was_asked_names_a_point(tmp_path):
@@ -158,22 +185,3 @@ def busbw_line():
 def test_more_points_than_a_folder_bears_are_refused():
     with pytest.raises(InputError, match="100,001 points"):
         list(sweep(POINTS[:1] * (MOST_POINTS + 1)))
-
-
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [("cloud", "there is here, local"), ("local:0", "1 to 4096 processes"), ("dask://x:y", "no such engine")],
-)
-def test_engines_that_are_not_there(name, said):
-    with pytest.raises(InputError, match=f"(?i){said}"), engines.engine(name):
-        pass
-
-
-@pytest.mark.parametrize(
-    ("name", "module", "extra"),
-    [("dask://", "distributed", "engines"), ("ray://", "ray", "engines"), ("mpi", "mpi4py.futures", "mpi")],
-)
-def test_a_missing_package_is_named_with_how_to_get_it(monkeypatch, name, module, extra):
-    monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(InputError, match=rf"pip install 'busbw\[{extra}\]'"), engines.engine(name):
-        pass

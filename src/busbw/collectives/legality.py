@@ -275,6 +275,12 @@ def aliases(plan: Plan, rank: RankPlan, in_place: bool) -> tuple[int, int, int]:
     return 0, 0, max(inputs, outputs)
 
 
+def _too_large(plan: Plan) -> InputError:
+    return InputError(
+        f"plan {plan.name!r} has more than {_MOST_PIECES:,} chunks of memory to follow. Verify it at fewer ranks or chunks"
+    )
+
+
 def _sized(plan: Plan, rank: RankPlan, in_place: bool, wanted: tuple[int, int]) -> RankPlan:
     """The rank with a buffer of 0 chunks that shares memory with the other given its size."""
     if not in_place:
@@ -315,21 +321,22 @@ def _verify(
     )
     violations: list[Violation] = []
     sized, pieces = [], 0
+    widest = max((rank.input_chunks for rank in ranks), default=0)
     for rank in ranks:
+        if pieces + rank.input_chunks > _MOST_PIECES:
+            raise _too_large(plan)
         before, after = (
             (promise.before(rank.rank), promise.after(rank.rank)) if promise else (np.arange(rank.input_chunks), None)
         )
         if after is None:
             after = np.empty(0, np.int64)
-            before = before + rank.rank * max(one.input_chunks for one in ranks)
+            before = before + rank.rank * widest
         one = _sized(plan, rank, in_place, (len(before), len(after)))
         violations += _sizes(plan, one, len(before), len(after), promise is not None)
         input_at, output_at, memory = aliases(plan, one, in_place)
         pieces += memory * parts * slices + one.scratch_chunks * parts * scratch_slices * (1 + plan.double_scratch)
         if pieces > _MOST_PIECES:
-            raise InputError(
-                f"plan {plan.name!r} has more than {_MOST_PIECES:,} chunks of memory to follow. Verify it at fewer ranks or chunks"
-            )
+            raise _too_large(plan)
         check.add_rank(
             one.instructions.view(np.uint8),
             one.blocks.view(np.uint8),

@@ -131,7 +131,7 @@ class Mpi:
         world = self.world
         if messages == 1 and origin is None:
             world.Send(_bytes(source), to if to is not None else MPI.PROC_NULL)
-        elif messages == 1 and to is None:
+        elif messages == 1 and to is None and origin is not None:
             world.Recv(_bytes(target), origin)
         else:
             given, made = _bytes(source), _bytes(target)

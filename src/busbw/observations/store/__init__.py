@@ -73,11 +73,14 @@ class Store:
             f"{self.shown}: this works on a folder. Keep a store in a folder and copy it: busbw store copy DIR {self.shown}"
         )
 
-    def begin(self, artefacts: Sequence[Artefact], *, created_ns: int | None = None) -> RunWriter:
+    def begin(
+        self, artefacts: Sequence[Artefact], *, created_ns: int | None = None, look_in_others: bool = True
+    ) -> RunWriter:
         """A writer for the rows of these artefacts, to be used in a `with` block; creates the store if needed.
 
         Artefacts that the store holds already are not written again (`RunWriter.is_stored`). created_ns: wall clock,
-        now if None. Raises ValueError without artefacts, InputError if the folder cannot be written, or if a later
+        now if None. look_in_others: False from who writes thousands of runs of one artefact each: other runs, and what killed writers left in
+        them, are then not read, which would cost as much as all runs before. Raises ValueError without artefacts, InputError if the folder cannot be written, or if a later
         version of busbw wrote this run.
         """
         if not artefacts:
@@ -92,8 +95,10 @@ class Store:
             for folder in (root, root / WRITERS, root / ARTEFACTS):
                 make_folder(folder)
             with locked(root):
-                remove_leftovers(root, self._stale_after_s)
-                return RunWriter(root, artefacts, time.time_ns() if created_ns is None else created_ns)
+                if look_in_others:
+                    remove_leftovers(root, self._stale_after_s)
+                now_ns = time.time_ns() if created_ns is None else created_ns
+                return RunWriter(root, artefacts, now_ns, look_in_others=look_in_others)
 
     def record(
         self,

@@ -39,7 +39,9 @@ class RunWriter:
     are kept.
     """
 
-    def __init__(self, root: Path, artefacts: Sequence[Artefact], created_ns: int) -> None:
+    def __init__(
+        self, root: Path, artefacts: Sequence[Artefact], created_ns: int, *, look_in_others: bool = True
+    ) -> None:
         self.run_id = run_id_of(artefact.sha256 for artefact in artefacts)
         self._root, self._folder, self._created_ns = root, root / self.run_id, created_ns
         self._token = new_token(self.run_id)
@@ -61,16 +63,18 @@ class RunWriter:
         self._mark = take_mark(root, self._token)
         try:
             make_folder(self._folder)
-            self._adopt()
+            self._adopt(look_in_others)
         except BaseException:
             remove_writer(root, self._token)
             os.close(self._mark)
             raise
 
-    def _adopt(self) -> None:
+    def _adopt(self, look_in_others: bool) -> None:
         """Takes over what committed runs hold of the artefacts, by hard link: each run is whole without the others."""
         own = committed_run(self._folder)
-        others = [run for run in all_runs(LocalPlace(self._root))[0] if run.run_id != self.run_id]
+        others = []
+        if look_in_others:
+            others = [run for run in all_runs(LocalPlace(self._root))[0] if run.run_id != self.run_id]
         chosen, _ = choose(others if own is None else [own, *others])
         for sha256, entry in self._entries.items():
             if sha256 not in chosen:
