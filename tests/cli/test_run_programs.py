@@ -34,6 +34,25 @@ def test_a_run_of_nccl_tests_is_shown_and_kept(busbw, tmp_path, monkeypatch):
     assert busbw(*asked, "--json").status == 1
 
 
+def test_a_program_that_fails_on_its_standard_output_is_quoted(busbw, tmp_path):
+    """nccl-tests 2.19.6 without a driver: these lines on standard output, none on standard error, status 2 (run here)."""
+    program = tmp_path / "all_reduce_perf"
+    program.write_text("#!/bin/sh\necho \"vm: Test CUDA failure util.cu:674 'CUDA driver version is insufficient for CUDA runtime version'\"\nexit 2\n")  # fmt: skip
+    program.chmod(0o755)
+    ran = busbw("run", "all-reduce", "--backend", "nccl-tests", "--bytes", "8", "--programs", tmp_path)
+    assert ran.status == 2
+    assert "ended with status 2; it wrote no error, and last: vm: Test CUDA failure" in ran.err
+
+
+def test_sizes_that_a_program_leaves_out_are_said(busbw, tmp_path):
+    """It prints one row where two sizes were asked for."""
+    program = tmp_path / "all_reduce_perf"
+    program.write_text(NCCL_TESTS)
+    program.chmod(0o755)
+    ran = busbw("run", "all-reduce", "--backend", "nccl-tests", "--bytes", "1MiB:2MiB:2", "--programs", tmp_path)
+    assert "printed rows of 1 sizes, 2 were asked for" in ran.err
+
+
 def test_ucx_perftest_runs_here(busbw):
     """Its two sides find each other on a port that is free."""
     if shutil.which("ucx_perftest") is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import stat
 from pathlib import Path
 
@@ -58,12 +59,48 @@ def test_osu_sizes_are_of_a_block_where_its_own_are(binaries):
     assert words[:3] == ["osu_allgather", "-m", "16:32"]
 
 
+def test_osu_steps_by_two_so_other_sizes_are_runs_of_their_own(binaries):
+    """8 and 16 go by 2, 64 does not; float takes whole elements, for osu_allreduce 7.4 prints 7 where it moves 4 bytes."""
+    folder = binaries("osu_allreduce")
+    found = invocations(Request("all_reduce", 2, (7, 8, 16, 64), backend="osu"), [], folder, "mpirun")
+    assert [(one.argv[2], one.sizes) for one in found] == [("4:16", 3), ("64:64", 1)]
+
+
+def test_osu_gets_memory_for_large_messages(binaries):
+    """It leaves out sizes that need more than -M, 512 MiB unless said (osu_allreduce --help, 7.4)."""
+    folder = binaries("osu_bcast")
+    small, large = (invocations(Request("broadcast", 2, (size,), backend="osu"), [], folder, "mpirun")[0].argv for size in (1 << 20, 1 << 30))  # fmt: skip
+    assert "-M" not in small
+    assert int(large[large.index("-M") + 1]) >= 2 << 30
+
+
+def test_nixlbench_gets_names_that_it_has(binaries):
+    """Flags of ai-dynamo/nixl, benchmark/nixlbench/src/utils/utils.cpp; blocks double, so 4096 and 65536 are two runs; etcd if the user names it."""
+    folder = binaries("nixlbench")
+    request = Request("bandwidth", 2, (4096, 8192, 65536), backend="nixl", iterations=32)
+    first, second = invocations(request, [], folder, "local")
+    words = dict(itertools.pairwise(first.argv[2:]))
+    assert (words["--start_block_size"], words["--max_block_size"], words["--num_iter"], words["--large_blk_iter_ftr"]) == ("4096", "8192", "32", "1")  # fmt: skip
+    assert words["--runtime_type"] == "ASIO"
+    assert (first.sizes, second.sizes) == (2, 1)
+    (asked, _) = invocations(request, ["--etcd_endpoints", "http://n1:2379"], folder, "local")
+    assert "--runtime_type" not in asked.argv
+
+
 @pytest.mark.parametrize(
     ("request_of", "said"),
     [
         (Request("barrier", 2, (0,), backend="nccl-tests"), "has no test of barrier"),
         (Request("all_reduce", 2, (8,), backend="nccl-tests"), "all_reduce_perf is not in .* It needs nccl-tests"),
         (Request("all_reduce", 2, (8,), op="max", backend="osu"), "reduce by sum"),
+        (Request("all_reduce", 2, (8,), "float16", backend="osu"), "its types are float32, int32, int8"),
+        (Request("broadcast", 2, (8,), root=1, backend="osu"), "is rank 0; leave --root out"),
+        (Request("latency", 3, (8,), backend="osu"), "exactly 2 ranks, not 3"),
+        (Request("message_rate", 3, (8,), backend="osu"), "write an even number"),
+        (Request("all_reduce", 1, (8,), backend="osu"), "two ranks or more"),
+        (Request("all_reduce", 2, (8,), backend="osu"), "leave --launcher local out"),
+        (Request("bidirectional", 2, (8,), backend="nixl"), "one way"),
+        (Request("bandwidth", 4, (8,), backend="nixl"), "write --ranks 2"),
         (Request("latency", 3, (8,), backend="ucx"), "between 2 ranks"),
         (Request("all_reduce", 2, (8,), backend="nixl"), "between two sides"),
     ],

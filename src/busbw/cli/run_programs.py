@@ -65,6 +65,8 @@ def by_programs(requests: Sequence[Request], asked: Asked, kept: Kept | None = N
                 note(loss)
             if not found:
                 note(f"{one.shown()}: printed no row that its reader knows")
+            elif (sizes := len({row["size_bytes"] for row in found})) < one.sizes:
+                note(f"{one.shown()}: printed rows of {sizes} sizes, {one.sizes} were asked for")
             if journal is not None:
                 journal.output(one.key, text, found)
     title = title_of(requests)

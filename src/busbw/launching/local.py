@@ -11,7 +11,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import IO
 
-from busbw.launching.processes import LaunchError, end_processes, forget_job, how_it_ended, new_job_name
+from busbw.launching.processes import LaunchError, end_processes, forget_job, how_it_ended, new_job_name, said
 
 __all__ = ["Ended", "LaunchError", "launch_local"]
 
@@ -20,7 +20,6 @@ _GRACE_S = 1.0
 """Between asking a process to end and making it."""
 _MOST_OUTPUT = 64 << 20
 """Bytes that are kept of what a rank writes."""
-_SHOWN_LINES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,5 +97,5 @@ def _text(stream: IO[bytes]) -> str:
 
 
 def _last_words(streams: Sequence[IO[bytes]]) -> str:
-    lines = [line for line in _text(streams[1]).splitlines() if line.strip()]
-    return ": " + " / ".join(line.strip() for line in lines[-_SHOWN_LINES:]) if lines else "; it wrote no error"
+    out, err = ([line.strip() for line in _text(stream).splitlines() if line.strip()] for stream in streams)
+    return said(err, out)

