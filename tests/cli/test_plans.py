@@ -227,7 +227,7 @@ def test_a_short_file_that_asks_for_much_work_is_refused_at_once(busbw, tmp_path
 
 def test_a_loop_that_runs_for_ever_is_shown_but_not_written_out(busbw, tmp_path):
     """Its connections are those of one turn; formats without loops would need a billion rows. Ours keeps it."""
-    plan = json.loads(write_busbw_json(dict(library_plans(4))["ring_all_reduce 4 in place"]))
+    plan = json.loads(write_busbw_json(plan_of(ring_all_reduce().bind(4), in_place=True)))
     text = json.dumps(plan).replace('"times": 3', f'"times": {2**30}').replace('"times": 2', f'"times": {2**30}')
     assert str(2**30) in text
     path = tmp_path / "long.json"
