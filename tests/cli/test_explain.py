@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from busbw.cli.console import Page
+from busbw.cli.diagnosis_page import print_step
 from busbw.diagnosis import explain, to_json
-from busbw.diagnosis.beside_model import read_expected
+from busbw.diagnosis.beside_model import ExpectedStep, StepPart, read_expected
 from busbw.errors import InputError
 from busbw.readers import find_artefacts
 
@@ -145,56 +147,6 @@ def test_secrets_beside_evidence_are_not_shown(busbw, tmp_path):
 
 
 NSIGHT = Path(__file__).parents[1] / "readers" / "fixtures" / "nsight" / "two_ranks.sqlite"
-
-
-def test_collectives_of_a_trace_are_laid_beside_the_cluster_that_is_named(busbw):
-    """Two ranks of one host: 8 KiB gathered, 1 MiB reduced, each twice; both traced."""
-    ran = busbw("explain", NSIGHT, "--cluster", "dgx-h100", "--json")
-    told = json.loads(ran.out)
-    assert told["cluster"] == "dgx-h100"
-    found = {
-        (one["collective"], one["size_bytes"], one["ranks"], one["ranks_in_a_domain"], one["calls"], one["matched"])
-        for one in told["collectives"]
-    }
-    assert found == {("all_reduce", 1 << 20, 2, 2, 2, True), ("all_gather", 8192, 2, 2, 2, True)}
-    assert all(one["took_s"] > 0 and one["expected_s"] < one["high_s"] for one in told["collectives"])
-    page = busbw("explain", NSIGHT, "--cluster", "dgx-h100").out
-    assert "collectives beside the model (dgx-h100;" in page
-    assert "cluster" not in json.loads(busbw("explain", NSIGHT, "--json").out)
-
-
-def test_files_without_collectives_say_so_beside_a_cluster(busbw, healthy_job):
-    assert "none can be laid beside the model" in " ".join(
-        busbw("explain", healthy_job, "--cluster", "dgx-h100").out.split()
-    )
-
-
-@pytest.mark.parametrize(("words", "said"), [
-    (["--nodes", "2"], "name it with --cluster"), (["--cluster", "dgx-h1000"], "no cluster of this name"), (["--cluster", "dgx-h100", "--nodes", "0"], "at least one node"),
-    (["--cluster", "dgx-h100", "--set", "nic"], "write NAME=VALUE"),
-])  # fmt: skip
-def test_a_cluster_that_cannot_be_is_refused(busbw, words, said):
-    ran = busbw("explain", NSIGHT, *words)
-    assert ran.status == 2
-    assert said in " ".join(ran.err.split())
-
-
-def test_the_bundled_traces_are_what_their_script_makes():
-    assert BUNDLE.read_bytes() == bundle()
-
-
-def test_the_steps_of_traces_are_drawn_a_bar_a_rank(busbw, tmp_path, healthy_job):
-    file = tmp_path / "trace.svg"
-    ran = busbw("explain", BUNDLE, "--plot", file)
-    assert f"plot: {file}" in ran.err
-    drawn = file.read_text()
-    assert drawn.startswith("<?xml") or drawn.startswith("<svg")
-    assert all(f">rank {rank}<" in drawn for rank in range(16)) and ">communication, exposed<" in drawn
-    nothing = tmp_path / "nothing.svg"
-    assert "nothing was drawn" in " ".join(busbw("explain", healthy_job, "--plot", nothing).err.split())
-    assert not nothing.exists()
-
-
 EXPECTED = {
     "schema": 1,
     "model": "m",
@@ -206,17 +158,82 @@ EXPECTED = {
 }
 
 
-def test_the_step_of_traces_is_laid_beside_an_expected_one(busbw, tmp_path):
-    """Of the bundled traces a rank computes 4 x (8.2 + 17.0) = 100.8 ms a step."""
+@pytest.fixture
+def step_file(tmp_path):
     file = tmp_path / "step.json"
     file.write_text(json.dumps(EXPECTED))
-    step, computing, communication, rest = json.loads(busbw("explain", BUNDLE, "--expect", file, "--json").out)["step"]
+    return file
+
+
+def test_the_bundled_traces_are_what_their_script_makes():
+    assert BUNDLE.read_bytes() == bundle()
+
+
+def test_traces_are_laid_beside_a_cluster_and_a_step_and_drawn_a_bar_a_rank(busbw, tmp_path, step_file):
+    """Of the bundled traces a rank computes 4 x (8.2 + 17.0) = 100.8 ms a step; the last rank to come spends 10.6 ms in each transfer."""
+    drawing = tmp_path / "trace.svg"
+    ran = busbw(
+        "explain", BUNDLE, "--cluster", "dgx-h100", "--nodes", "2", "--expect", step_file, "--plot", drawing, "--json"
+    )
+    told = json.loads(ran.out)
+    step, computing, communication, rest = told["step"]
     assert (computing["measured_s"], computing["expected_s"]) == pytest.approx((0.1008, 0.101))
     assert (step["expected_s"], communication["expected_s"], rest["expected_s"]) == pytest.approx((0.15, 0.03, 0.002))
     assert step["measured_s"] == pytest.approx(
         computing["measured_s"] + communication["measured_s"] + rest["measured_s"], rel=0.01
     )
-    assert "the step beside the model (m, dp16; ms" in busbw("explain", BUNDLE, "--expect", file).out
+    found = {
+        (
+            one["collective"],
+            one["size_bytes"],
+            one["ranks"],
+            one["ranks_in_a_domain"],
+            one["calls"],
+            one["matched"],
+            one["took_s"],
+        )
+        for one in told["collectives"]
+    }
+    assert found == {
+        ("all_gather", 436207616, 16, 8, 24, True, 0.0106),
+        ("reduce_scatter", 436207616, 16, 8, 12, True, 0.0106),
+    }
+    assert all(one["expected_s"] < one["high_s"] for one in told["collectives"])
+    assert f"plot: {drawing}" in ran.err
+    drawn = drawing.read_text()
+    assert all(f">rank {rank}<" in drawn for rank in range(16)) and ">communication, exposed<" in drawn
+
+
+def test_without_traces_and_collectives_there_is_nothing_to_lay_beside(busbw, healthy_job, step_file, tmp_path):
+    drawing = tmp_path / "nothing.svg"
+    ran = busbw("explain", healthy_job, "--cluster", "dgx-h100", "--expect", step_file, "--plot", drawing)
+    said = " ".join((ran.out + ran.err).split())
+    assert (
+        "none can be laid beside the model" in said and "No trace of a GPU here" in said and "nothing was drawn" in said
+    )
+    assert not drawing.exists()
+    assert not {"cluster", "step"} & set(json.loads(busbw("explain", healthy_job, "--json").out))
+
+
+def test_an_expected_step_is_printed_part_by_part(capsys):
+    parts = [StepPart("step", 0.2, 0.15), StepPart("computing", 0.1, 0.101)]
+    print_step(Page(), parts, ExpectedStep("m", "dp16", 0.15, 0.14, 0.17, {}))
+    out = capsys.readouterr().out
+    assert "(m, dp16; ms, median over ranks; a healthy step: 140 to 170)" in out
+    assert [line.split() for line in out.splitlines() if line.startswith(("step", "computing"))] == [
+        ["step", "200", "150", "+50"],
+        ["computing", "100", "101", "-1"],
+    ]
+
+
+@pytest.mark.parametrize(("words", "said"), [
+    (["--nodes", "2"], "name it with --cluster"), (["--cluster", "dgx-h1000"], "no cluster of this name"), (["--cluster", "dgx-h100", "--nodes", "0"], "at least one node"),
+    (["--cluster", "dgx-h100", "--set", "nic"], "write NAME=VALUE"), (["--expect", "none.json"], "cannot be read"),
+])  # fmt: skip
+def test_what_cannot_be_laid_beside_is_refused(busbw, words, said):
+    ran = busbw("explain", NSIGHT, *words)
+    assert (ran.status, ran.out) == (2, "")
+    assert said in " ".join(ran.err.split())
 
 
 @pytest.mark.parametrize(
@@ -230,13 +247,7 @@ def test_the_step_of_traces_is_laid_beside_an_expected_one(busbw, tmp_path):
         "[" * 5000,
     ],
 )
-def test_what_is_no_expected_step_is_refused(tmp_path, text):
-    file = tmp_path / "step.json"
-    file.write_text(text)
+def test_what_is_no_expected_step_is_refused(step_file, text):
+    step_file.write_text(text)
     with pytest.raises(InputError, match=r"busbw simulate training \.\.\. --json > FILE"):
-        read_expected(file)
-
-
-def test_an_expected_step_that_is_not_there_ends_with_status_2(busbw, tmp_path):
-    ran = busbw("explain", BUNDLE, "--expect", tmp_path / "none.json")
-    assert (ran.status, ran.out) == (2, "")
+        read_expected(step_file)

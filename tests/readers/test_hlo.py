@@ -144,3 +144,13 @@ def test_no_damage_makes_the_reader_fail(text: bytes):
 )
 def test_no_text_of_its_words_makes_the_reader_fail(words: list[str]):
     read_text(READER, "HloModule m, num_partitions=4\n%c {\n" + "".join(words))
+
+
+@pytest.mark.parametrize("line", [
+    "%a = f32[" + "9" * 5000 + f"] all-reduce(%p), {IN_PAIRS}", f"%a = f32[8] all-reduce(%p), channel_id=1, replica_groups=[0,4]<=[0,999999999]{GLOBAL}",
+    "%c (" + ") -> (" * 50_000 + " {", f"%a = f32[8] all-reduce(%p), channel_id=1, replica_groups={{{'{0,1},' * 50_000}{GLOBAL}", "%a = " + "(" * 50_000,
+    "%a = f32[8] all-reduce(%p), channel_id=1, replica_groups=[,]<=[,]", "%a = f32[8] all-reduce(%p), channel_id=1, replica_groups=[1,1]<=[,]",
+], ids=range(7))  # fmt: skip
+def test_hostile_numbers_and_brackets_are_data(line: str):
+    found = read_text(READER, module("%p = f32[8] parameter(0)", line))
+    assert not any("size_bytes" in row for row in found.collectives)

@@ -27,13 +27,16 @@ __all__ = ["READER", "HloReader", "Instruction", "Module", "device_groups", "par
 LARGEST_FILE_BYTES = 1 << 30
 _LONGEST_LINE = 1 << 22
 _MOST_DEVICES = 1 << 20
-_MOST_INSTRUCTIONS = 4_000_000
+_MOST_INSTRUCTIONS = 1_000_000
+_MOST_MEMBERS = 4096
+"""Of a group, that a row lists."""
+_BATCH_ROWS = 1024
 _HEAD = re.compile(rb"\A\s*(?://[^\n]*\n\s*)*HloModule\s+[^\s,]+")
 _COUNT = re.compile(r"\b(replica_count|num_partitions)=(\d{1,7})")
-_COMPUTATION = re.compile(r"^\s*(ENTRY\s+)?%?([\w.\-]+)\s*(?:\(.*\)\s*->\s*[^{]*)?\{\s*$")
+_COMPUTATION = re.compile(r"\s*(ENTRY\s+)?%?([\w.\-]+)\s*(?=[({])")
 _INSTRUCTION = re.compile(r"^\s*(ROOT\s+)?%?([\w.\-]+)\s*=\s*")
 _OPCODE = re.compile(r"\s*([a-z][a-z0-9\-]*)\(")
-_SHAPE = re.compile(r"\b(pred|token|opaque|[suf]\d+(?:e\d+m\d+\w*)?|bf16|c64|c128)\[([\d,<=? ]*)\]")
+_SHAPE = re.compile(r"\b(pred|token|opaque|[suf]\d{1,3}(?:e\d{1,2}m\d{1,2}\w{0,8})?|bf16|c64|c128)\[([\d,<=? ]*)\]")
 _OPERAND = re.compile(r"%([\w.\-]+)")
 _CALLED = re.compile(
     r"\b(?:body|condition|to_apply|calls|branch_computations|true_computation|false_computation)=(?:\{([^}]*)\}|%?([\w.\-]+))"
@@ -105,6 +108,8 @@ class Module:
     partitions: int = 1
     entry: str | None = None
     computations: dict[str, list[Instruction]] = field(default_factory=dict)
+    _groups: dict[tuple[str, bool, bool], Groups | None] = field(default_factory=dict)
+    """By what is written: a program has few groups, and says them often."""
 
     @property
     def devices(self) -> int:
@@ -129,7 +134,15 @@ class Module:
 
     def groups(self, instruction: Instruction) -> Groups | None:
         """Devices that talk to each other; None where the form is not known."""
-        return device_groups(instruction.attributes, self.replicas, self.partitions)
+        found = re.search(r"replica_groups=\S*(?: \{[^}]*\})?", instruction.attributes)
+        key = (
+            found[0] if found else "",
+            "channel_id=" in instruction.attributes,
+            "use_global_device_ids=true" in instruction.attributes,
+        )
+        if key not in self._groups:
+            self._groups[key] = device_groups(instruction.attributes, self.replicas, self.partitions)
+        return self._groups[key]
 
     def pairs(self, instruction: Instruction) -> tuple[tuple[int, int], ...] | None:
         """(source, target) devices of a permutation."""
@@ -140,6 +153,8 @@ class Module:
         pairs = list(zip(numbers[::2], numbers[1::2], strict=True))
         cross_partition = _CHANNEL.search(instruction.attributes) is not None
         if self.replicas > 1 and self.partitions > 1:
+            if len(pairs) * max(self.replicas, self.partitions) > _MOST_DEVICES:
+                return None
             # Numbers are partitions of each replica, or, without a channel, replicas of each partition.
             pairs = [
                 (replica * self.partitions + source, replica * self.partitions + target)
@@ -172,13 +187,11 @@ class HloReader:
             yield from losses
             return
         module = parse_module(b"".join(artefact.chunks()), artefact.path, losses)
-        rows: list[dict[str, Any]] = []
-        for instructions in module.computations.values():
-            for instruction in instructions:
-                if instruction.collective is not None:
-                    rows.append({"artefact": artefact.sha256} | _row(module, instruction, losses))
-        if rows:
-            yield rows_of("collectives", rows)
+        every = (
+            one for instructions in module.computations.values() for one in instructions if one.collective is not None
+        )
+        while batch := list(itertools.islice(every, _BATCH_ROWS)):
+            yield rows_of("collectives", [{"artefact": artefact.sha256} | _row(module, one, losses) for one in batch])
         if module.entry is None:
             losses.add("truncated-file", None, "the module has no ENTRY computation; the dump is cut")
         yield from losses
@@ -207,7 +220,7 @@ def _row(module: Module, instruction: Instruction, losses: Losses) -> dict[str, 
     written = re.search(r"(?:replica_groups|source_target_pairs)=(\S*(?: \{[^}]*\})?)", instruction.attributes)
     return {
         "line": instruction.line, "byte_offset": instruction.byte_offset, "source": "xla-hlo", "process_group": written[1].rstrip(",")[:200] if written else None,
-        "group_desc": None if groups is None else f"{len(groups)} group{'s' if len(groups) > 1 else ''} of {ranks}", "ranks": ranks, "members": list(groups[0]) if groups else None, "op": op,
+        "group_desc": None if groups is None else f"{len(groups)} group{'s' if len(groups) > 1 else ''} of {ranks}", "ranks": ranks, "members": list(groups[0]) if groups and len(groups[0]) <= _MOST_MEMBERS else None, "op": op,
         "profiling_name": instruction.name[:200], "is_p2p": op == "send_recv", "size_bytes": size, "dtype": _DTYPES.get(dtype[1], dtype[1]) if dtype else None,
     }  # fmt: skip
 
@@ -243,7 +256,7 @@ def parse_module(content: bytes, path: str, losses: Losses) -> Module:
                 losses.add("damaged-row", number, f"{module.devices:,} devices are no module that runs; one is assumed")
                 module.replicas = module.partitions = 1
             continue
-        opened = _COMPUTATION.match(text)
+        opened = _COMPUTATION.match(text) if text.endswith("{") else None
         if opened is not None:
             current = module.computations.setdefault(opened[2], [])
             if opened[1]:
@@ -340,7 +353,7 @@ def _top(shape: str) -> list[str]:
 def _bytes(shape: str) -> int | None:
     total = 0
     for dtype, dims in _SHAPE.findall(shape):
-        if "<" in dims or "?" in dims:
+        if "<" in dims or "?" in dims or any(len(dim) > 18 for dim in dims.split(",")):
             return None
         bits = _NARROW.get(dtype) if dtype in _NARROW else int(re.match(r"[suf](\d+)", dtype)[1])  # type: ignore[index]
         count = math.prod(int(dim) for dim in dims.split(",") if dim.strip())
@@ -397,7 +410,13 @@ def _listed(attributes: str) -> Groups | None:
         number, size = int(iota[1]), int(iota[2])
         dims = [int(dim) for dim in iota[3].split(",") if dim]
         order = [int(axis) for axis in iota[4].split(",") if axis] if iota[4] else list(range(len(dims)))
-        if number * size != math.prod(dims) or number * size > _MOST_DEVICES or sorted(order) != list(range(len(dims))):
+        if (
+            not dims
+            or min(dims) < 1
+            or number * size != math.prod(dims)
+            or number * size > _MOST_DEVICES
+            or sorted(order) != list(range(len(dims)))
+        ):
             return None
         flat = _transposed(dims, order)
         return tuple(tuple(flat[at : at + size]) for at in range(0, len(flat), size)) if size else None
