@@ -236,3 +236,14 @@ def test_a_loop_that_runs_for_ever_is_shown_but_not_written_out(busbw, tmp_path)
     for words in (("out.xml",), ("out.json", "--to", "mscclpp-json"), ("out.goal", "--bytes", "1MiB")):
         ran = busbw("convert", path, tmp_path / words[0], *words[1:])
         assert ran.status == 2 and "written out; 262,144 are taken of 4 ranks" in ran.err
+
+
+def test_a_schedule_of_more_steps_than_are_followed_is_refused(busbw, tmp_path):
+    """A ring on two ranks whose first loop is run 40,000 times."""
+    schedule = json.loads(to_json(LIBRARY["ring_all_reduce"]()))
+    schedule["fixed"] = {"r": 2}
+    schedule["body"]["seq"][0]["count"] = 40_000
+    path = tmp_path / "long.json"
+    path.write_text(json.dumps(schedule))
+    ran = busbw("verify", path)
+    assert ran.status == 2 and "40,001 steps; 32,768 are followed" in ran.err

@@ -20,6 +20,10 @@ from busbw.collectives.schedule import BoundSchedule, Region, Transfer, transfer
 __all__ = ["Fault", "State", "expected_state", "initial_state", "run", "violations"]
 
 _MOST_BYTES = 1 << 30  # of one state; two are held. A guess at what a user's machine spares
+_MOST_STEPS = 1 << 15
+"""That a schedule is followed through, unless it has many ranks: 0.3 ms each (measured), ten seconds in all."""
+_STEPS_A_RANK = 4
+"""Steps for each rank. The library's longest, rings, take 2."""
 _MANY = 8  # violations of one kind at one transfer that are told apart; more are only counted
 
 
@@ -217,7 +221,7 @@ def run(bound: BoundSchedule, moves: Moves | None = None) -> tuple[State, list[F
     """The state after the schedule, and the rules that it broke on the way.
 
     Rules: what is read has been written; a step copies into a place at most once, and then nothing is reduced into it; what is reduced is the same chunk;
-    no contribution counts twice (in a barrier it may: an arrival is no sum).
+    no contribution counts twice (in a barrier it may: an arrival is no sum). Raises ValueError for more steps than are followed.
 
     >>> from busbw.collectives.algorithms.ring import ring_all_reduce
     >>> state, broken = run(ring_all_reduce().bind(4))
@@ -230,6 +234,11 @@ def run(bound: BoundSchedule, moves: Moves | None = None) -> tuple[State, list[F
     offsets = np.array(state.offsets[:-1])
     read_place, write_place = offsets[moves.src_region] + moves.src_index, offsets[moves.dst_region] + moves.dst_index
     bounds = np.flatnonzero(np.diff(moves.step, prepend=-1, append=-1))
+    most = max(_MOST_STEPS, _STEPS_A_RANK * bound.ranks)
+    if len(bounds) > most:
+        raise ValueError(
+            f"{bound.schedule.name} with {bound.sizes_text} has {len(bounds) - 1:,} steps; {most:,} are followed. Make its loops shorter"
+        )
     for first, last in pairwise(bounds):
         _step(state, moves, (read_place, write_place), np.arange(first, last), found)
     return state, found.violations

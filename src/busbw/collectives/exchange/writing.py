@@ -95,6 +95,10 @@ def fitted(plan: Plan, target: Target, ranks_per_node: int | None = None) -> Pla
         made = one_sided(plan, ranks_per_node, limits)
     except TooManyBlocksError as error:
         raise LimitError(f"{error} ({target.name})") from None
+    except ValueError as error:  # of a plan that no rule holds for yet: a copy of one chunk onto many, say
+        raise InputError(
+            f"plan {plan.name!r} can't be put for {target.name}: {error}. `busbw verify` says what is wrong with it"
+        ) from None
     return made if target.word(made.collective) else as_custom(made)
 
 
