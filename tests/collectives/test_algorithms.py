@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -13,6 +15,7 @@ from busbw.collectives.algorithms import (
     direct_moe_combine,
     direct_moe_dispatch,
     double_binary_tree_all_reduce,
+    double_binary_tree_broadcast,
     hierarchical_all_gather,
     hierarchical_all_reduce,
     knomial_broadcast,
@@ -125,6 +128,21 @@ def test_the_double_tree_makes_every_interior_rank_a_leaf_of_the_other_tree():
         up = moves.action == 1
         fathers = [set(moves.dst[up & (moves.src_index == tree)].tolist()) for tree in (0, 1)]
         assert len(fathers[0] & fathers[1]) <= 2  # the two roots
+
+
+@pytest.mark.parametrize(("ranks", "root"), [(2, 0), (3, 2), (6, 1), (9, 0), (17, 5)])
+def test_the_double_tree_broadcasts_in_a_step_more_than_the_others_are_levels_deep(ranks: int, root: int):
+    """ceil(log2 (p - 1)) + 1 steps; every rank gets each half once, the root sends each once, and who passes on one half gets the other as a leaf."""
+    bound = double_binary_tree_broadcast().bind(ranks, root=root)
+    moves = expand(bound)
+    assert int(moves.step.max()) == math.ceil(math.log2(ranks - 1))
+    assert sorted(zip(moves.dst.tolist(), moves.src_index.tolist(), strict=True)) == [
+        (rank, half) for rank in range(ranks) for half in (0, 1) if rank != root
+    ]
+    assert sorted(moves.src_index[moves.src == root].tolist()) == [0, 1]
+    passing = [set(moves.src[moves.src_index == half].tolist()) - {root} for half in (0, 1)]
+    assert len(passing[0] & passing[1]) <= 2  # the two tops
+    check_plan(plan_of(bound))
 
 
 @pytest.mark.parametrize("parts", [1, 2, 5])

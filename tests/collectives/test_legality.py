@@ -243,6 +243,44 @@ def test_a_semaphore_has_one_acquirer_and_ends_as_it_began():
     assert rules(exchange(fill)) == {"two-acquirers", "semaphore-balance"}
 
 
+@pytest.mark.parametrize(
+    ("order", "found"), [(Order.RELEASE, set()), (Order.RELAXED, {"two-acquirers"}), (None, {"two-acquirers"})]
+)
+def test_blocks_that_wait_one_after_the_other_may_share_signals(order: Order | None, found: set[str]):
+    """Two signals of the peer; the second block waits once it has seen that the first block has its own. A flag that orders nothing, or none, leaves it open who takes which."""
+
+    def fill(builder: RankBuilder, rank: int) -> None:
+        good(builder, rank)
+        channel = builder.connect(ConnectionKind.MEMORY, 1 - rank)
+        first, second = builder.block(), builder.block()
+        first.signal(channel)
+        first.signal(channel)
+        first.wait(channel)
+        if order is not None:
+            first.set_flag(order)
+            second.wait_flag(first.block, 1)
+        second.wait(channel)
+
+    assert rules(exchange(fill)) == found
+
+
+def test_a_signal_that_only_comes_after_the_first_wait_does_not_order_the_second():
+    """The peer's second signal answers the first block's; the second block waits from the start and may take the first signal."""
+
+    def fill(builder: RankBuilder, rank: int) -> None:
+        good(builder, rank)
+        there, back = (builder.connect(ConnectionKind.MEMORY, 1 - rank, place) for place in (0, 1))
+        first, second, answering = builder.block(), builder.block(), builder.block()
+        first.signal(there)
+        first.wait(there)
+        first.signal(back)
+        answering.wait(back)
+        answering.signal(there)
+        second.wait(there)
+
+    assert "two-acquirers" in rules(exchange(fill))
+
+
 def test_as_many_blocks_meet_at_a_barrier_as_it_says():
     def fill(builder: RankBuilder, rank: int) -> None:
         good(builder, rank)

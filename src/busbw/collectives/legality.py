@@ -72,7 +72,7 @@ RULES = (  # all but the last in the order of cpp/include/busbw/schedule/finding
     Rule("leftover-message", "Every message is received."),
     Rule("leftover-signal", "Every signal is waited for: otherwise a wait of the next launch ends too early."),
     Rule("semaphore-balance", "A semaphore ends with the value that it began with."),
-    Rule("two-acquirers", "One block only waits on a semaphore or on the signals of a connection; of two, either may take the one that comes."),
+    Rule("two-acquirers", "Of two blocks that wait on one semaphore, or on the signals of one connection, one waits after the other, by happens-before; else either may take the one that comes."),
     Rule("uninitialised", "Nothing is read that was not written, or an input, before."),
     Rule("mixed-chunks", "Only pieces of one content are reduced together."),
     Rule("double-contribution", "No rank's contribution is reduced twice into one chunk."),
@@ -495,7 +495,7 @@ class _Words:
 
     @staticmethod
     def _two_acquirers(at: Step, other: Step, *_: Any) -> str:
-        return f"{at} waits on what block {other.block} waits on, too"
+        return f"{at} waits on what block {other.block} waits on, too, and nothing orders them"
 
     @staticmethod
     def _uninitialised(at: Step, _o: Step, where: str, *_: int) -> str:

@@ -42,7 +42,10 @@ class Verifier {
     values.run();
     finish(values);
     if (values.deadlocked()) tell_depth_from_deadlock();
-    if (!values.deadlocked() && !values.too_long()) {
+    if (values.deadlocked() || values.too_long()) {
+      values.report_acquirers();
+    } else {
+      find_acquirers(values.touched());
       values.check_results(after_, bitwise_equal_);
       find_races(values.touched());
       if (options_.barrier) check_barrier(values.touched());
@@ -102,6 +105,15 @@ class Verifier {
         findings_.add_all(found, rule);
       }
       findings_.add_all(found, Rule::kWeakOrder);
+    }
+  }
+
+  /// Two blocks that take from one counter, neither after the other.
+  void find_acquirers(const detail::Touched& touched) {
+    for (const auto& batch : detail::acquirers(touched, *links_, ranks_)) {
+      Findings found;
+      race_run(batch, false, found);
+      findings_.add_all(found, Rule::kTwoAcquirers);
     }
   }
 

@@ -5,6 +5,8 @@ Binary tree: rank x (counted from the root) passes to 2 x + 1 and 2 x + 2. floor
 T = (depth + m - 1)(alpha + 2 n/m beta). all_reduce: up, then down.
 Double binary tree (all_reduce): interior ranks of one tree are leaves of the other, half the vector each. 2 ceil(log2 p) + m - 1 pipeline steps for m slices, in each of which a rank
 moves up to 4 pieces of n/(2 m) each way: T <= (2 ceil(log2 p) + m - 1)(alpha + 2 n/m beta), 2 n beta for many slices.
+Double binary tree (broadcast, reduce): the same two trees over all ranks but the root. ceil(log2 (p - 1)) + 1 steps; interior ranks pass on half the vector to two:
+T = (ceil(log2 (p - 1)) + m)(alpha + n/m beta), n beta for many slices, half of what one binary tree takes.
 
 Source: Sanders, Speck, Traeff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan", Parallel Computing 35 (2009). The in-order tree (parent of x = 2^l (2 i + 1) is
 2^(l+1) (i | 1), or 2^(l+1) i where that is no rank), mirrored for even and shifted for odd p, is NCCL's (src/graph/trees.cc, ncclGetBtree, ncclGetDtree).
@@ -12,7 +14,7 @@ Source: Sanders, Speck, Traeff, "Two-tree algorithms for full bandwidth broadcas
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from busbw.collectives.builder import (
@@ -26,13 +28,13 @@ from busbw.collectives.builder import (
     together,
     transfer,
 )
-from busbw.collectives.expressions import Expr, ceil_log, floor_log, param, power, select
+from busbw.collectives.expressions import Expr, as_expr, ceil_log, floor_log, maximum, param, power, select
 from busbw.collectives.passes import compose, reverse
 from busbw.collectives.schedule import Pipeline, Schedule, Seq
 
 __all__ = [
-    "binary_tree_all_reduce", "binary_tree_broadcast", "binary_tree_reduce", "double_binary_tree_all_reduce", "knomial_all_reduce", "knomial_broadcast",
-    "knomial_reduce",
+    "binary_tree_all_reduce", "binary_tree_broadcast", "binary_tree_reduce", "double_binary_tree_all_reduce", "double_binary_tree_broadcast",
+    "double_binary_tree_reduce", "knomial_all_reduce", "knomial_broadcast", "knomial_reduce",
 ]  # fmt: skip
 
 
@@ -100,6 +102,50 @@ def _joined(up: Callable[[int], Schedule], down: Callable[[int], Schedule], part
     return replace(both, body=Pipeline(param("parts"), Seq(bodies)))
 
 
+def _levels(ranks: Expr, at: Expr) -> Iterator[tuple[Expr, Expr]]:
+    """(child, parent) of all edges between ranks of an in-order tree whose lowest binary digit is 2^at and their parents; 0 is the top."""
+    bit = power(2, at)
+    for i in parallel((ranks + bit - 1) // (2 * bit)):
+        above = 2 * bit * (i - i % 2 + 1)
+        yield bit * (2 * i + 1), select(above < ranks, above, 2 * bit * i)
+
+
+def _place(tree: int, x: Expr, ranks: Expr) -> Expr:
+    """The rank at a place of the first tree, or of the second, in which the first one's interior ranks are leaves."""
+    return x if tree == 0 else select(ranks % 2, (x + 1) % ranks, ranks - 1 - x)
+
+
+def double_binary_tree_broadcast(parts: int = 1) -> Schedule:
+    """Broadcast down two complementary binary trees over all ranks but the root, which feeds both, in `parts` slices (a default; bind(parts=...))."""
+
+    def trees(r: Axis) -> None:
+        root = parameter("root", 0)
+        data = chunks(2)
+        others = maximum(r.size - 1, 1)
+        levels = ceil_log(2, others)
+
+        def rank(tree: int, x: Expr) -> Expr:
+            return root + 1 + _place(tree, x, others)
+
+        with pipeline(parameter("parts", parts)):
+            for _ in steps(r.size > 1, "top"):
+                with together():
+                    for tree in (0, 1):
+                        transfer(data[tree], frm={r: root}, to={r: rank(tree, as_expr(0))}, channel=tree)
+            for t in steps(levels):
+                with together():
+                    for tree in (0, 1):
+                        for child, parent in _levels(others, levels - 1 - t):
+                            transfer(data[tree], frm={r: rank(tree, parent)}, to={r: rank(tree, child)}, channel=tree)
+
+    return build("broadcast", "double_binary_tree_broadcast", ("r",), trees)
+
+
+def double_binary_tree_reduce(parts: int = 1) -> Schedule:
+    """Reduce up two complementary binary trees, half the vector each."""
+    return reverse(double_binary_tree_broadcast(parts))
+
+
 def double_binary_tree_all_reduce(parts: int = 1) -> Schedule:
     """All-reduce over two complementary binary trees, in `parts` slices (a default; bind(parts=...))."""
 
@@ -107,21 +153,11 @@ def double_binary_tree_all_reduce(parts: int = 1) -> Schedule:
         data = chunks(2)
         levels = ceil_log(2, r.size)
 
-        def places(tree: int, x: Expr) -> Expr:
-            if tree == 0:
-                return x
-            return select(r.size % 2, x + 1, r.size - 1 - x)
-
         def level(at: Expr, *, up: bool) -> None:
-            """All edges between children with lowest binary digit 2^at and their parents, in both trees."""
             with together():
                 for tree in (0, 1):
-                    bit = power(2, at)
-                    for i in parallel((r.size + bit - 1) // (2 * bit)):
-                        child = bit * (2 * i + 1)
-                        above = 2 * bit * (i - i % 2 + 1)
-                        parent = select(above < r.size, above, 2 * bit * i)
-                        ends = (places(tree, child), places(tree, parent))
+                    for child, parent in _levels(r.size, at):
+                        ends = (_place(tree, child, r.size), _place(tree, parent, r.size))
                         frm, to = ends if up else ends[::-1]
                         transfer(data[tree], frm={r: frm}, to={r: to}, reduce=up, channel=tree)
 

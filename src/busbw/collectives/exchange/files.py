@@ -222,7 +222,7 @@ def read_schedule(path: str | Path) -> Schedule:
 def _bytes_of(path: str | Path) -> bytes:
     place = Path(path)
     if not place.is_file():
-        raise InputError(f"{path}: no such file")
+        raise InputError(f"{path}: {'a directory; pass the files in it' if place.is_dir() else 'no such file'}")
     if place.stat().st_size > MAX_BYTES:
         raise InputError(f"{path}: larger than {MAX_BYTES:,} bytes; no plan is")
     return place.read_bytes()

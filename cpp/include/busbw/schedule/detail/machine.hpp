@@ -39,6 +39,7 @@ struct Touched {
   std::vector<std::uint32_t> first;                      ///< actor + 1
   std::vector<std::uint8_t> flags;
   std::vector<std::vector<std::uint32_t>> remote_actors; ///< by rank that owns the memory
+  std::vector<std::uint32_t> acquirers;  ///< blocks that took from a counter from which another one took, too; some more than once
   std::vector<std::vector<std::pair<std::uint32_t, std::uint32_t>>> releases;  ///< by counter: block, releases; counters of semaphores behind those of links
   bool remote = false;
   bool packets = false;
@@ -53,6 +54,7 @@ struct Candidates {
   std::vector<std::uint32_t> read_dimension;              ///< of each actor's reads; the same where no packets are used
   std::size_t dimensions = 0;
   std::uint32_t launches = 1;
+  bool acquirers = false;                                 ///< whether it is the order of takes from counters that is asked for
   bool users = false;                                     ///< whether callers matter: what they do before and after the call
   const Touched* touched = nullptr;
 };
@@ -135,6 +137,11 @@ class Machine {
   void report_blocked() {
     for (std::uint32_t b = 0; b < blocks_.size(); ++b)
       if (!blocks_[b].done) findings_.add({.rule = Rule::kDeadlock, .at = place(b), .other = who_could_wake(b)});
+  }
+
+  /// Of a run that did not end, which says nothing of their order.
+  void report_acquirers() {
+    for (const auto& [at, other] : second_acquirers_) findings_.add({.rule = Rule::kTwoAcquirers, .at = at, .other = other});
   }
 
   void report_leftovers() {
@@ -258,8 +265,9 @@ class Machine {
     std::int64_t initial = 0;
     std::uint64_t given = 0;
     std::uint64_t taken = 0;
-    std::uint32_t waiting = kNone;
-    std::uint32_t acquirer = kNone;
+    std::vector<std::uint32_t> waiting;
+    std::uint32_t acquirer = kNone;  ///< who took, or waits to take, last
+    Time acquired = 0;               ///< when
     bool reported = false;
     std::vector<std::pair<std::uint32_t, std::uint32_t>> releasers;  ///< block, how often
     std::vector<std::pair<std::uint32_t, Token>> tokens;
@@ -1044,24 +1052,39 @@ class Machine {
     }
     ++counter.releasers.back().second;
     if constexpr (mode == Mode::kClocks) counter.tokens.push_back({b, token});
-    wake(counter.waiting);
+    for (const auto waiting : counter.waiting) ready_.push_back(waiting);
+    counter.waiting.clear();
   }
 
   /// Whether the counter could be taken from; otherwise the block waits for it. `number`: its place among counters and semaphores.
   bool take_one(std::uint32_t b, Counter& counter, std::size_t number, Order order) {
-    if (counter.acquirer == kNone) counter.acquirer = b;
-    if (counter.acquirer != b && !counter.reported) {
-      counter.reported = true;
-      findings_.add({.rule = Rule::kTwoAcquirers, .at = place(b), .other = place(counter.acquirer)});
+    if (counter.acquirer != b) {
+      if (counter.acquirer != kNone) second_acquirer(b, counter);
+      counter.acquirer = b;
     }
+    counter.acquired = blocks_[b].time;
     if (counter.initial + static_cast<std::int64_t>(counter.given) - static_cast<std::int64_t>(counter.taken) <= 0) {
-      if (counter.waiting != kNone && counter.waiting != b) ready_.push_back(counter.waiting);
-      counter.waiting = b;
+      if (std::ranges::find(counter.waiting, b) == counter.waiting.end()) counter.waiting.push_back(b);
       return false;
     }
     ++counter.taken;
     if constexpr (mode == Mode::kClocks) acquire_from(b, counter, number, order);
     return true;
+  }
+
+  /// Takes of several blocks are all right if each happens before the next: asked before this one takes, because what it takes may tell of the other.
+  void second_acquirer(std::uint32_t b, Counter& counter) {
+    if constexpr (mode == Mode::kClocks) {
+      const std::uint32_t dimension = view_.candidates->dimension[counter.acquirer];
+      if (!view_.candidates->acquirers || dimension == kNoDimension || counter.reported) return;
+      if (clocks_[b].knows({dimension, counter.acquired, 0})) return;
+      counter.reported = true;
+      findings_.add({.rule = Rule::kTwoAcquirers, .at = place(b), .other = place(counter.acquirer)});
+    } else {
+      touched_.acquirers.insert(touched_.acquirers.end(), {counter.acquirer, b});
+      if (!counter.reported) second_acquirers_.push_back({place(b), place(counter.acquirer)});
+      counter.reported = true;
+    }
   }
 
   /// The nth take meets the nth giving of a single giver. Of several, only what must have been given whatever the order: the nth of
@@ -1279,6 +1302,7 @@ class Machine {
   std::vector<State> blocks_;
   std::vector<Fifo> fifos_;
   std::vector<Counter> counters_;
+  std::vector<std::pair<Place, Place>> second_acquirers_;  ///< who took, and who took before; one of each counter
   std::vector<Counter> semaphores_;
   std::vector<FlagState> flags_;
   std::unordered_map<std::uint64_t, Barrier> barriers_;
@@ -1323,6 +1347,29 @@ inline Candidates entries(const Touched& touched, const Links& links, const std:
   out.users = true;
   out.touched = &touched;
   return out;
+}
+
+/// The blocks that took from a counter from which others took, in batches whose clocks stay short.
+inline std::vector<Candidates> acquirers(const Touched& touched, const Links& links, const std::vector<RankRows>& ranks) {
+  constexpr std::size_t kLongClock = 512;  // as below
+  std::vector<std::uint32_t> blocks = touched.acquirers;
+  std::ranges::sort(blocks);
+  blocks.erase(std::unique(blocks.begin(), blocks.end()), blocks.end());
+  std::vector<Candidates> batches;
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    if (i % kLongClock == 0) {
+      batches.push_back(entries(touched, links, ranks));
+      Candidates& batch = batches.back();
+      std::ranges::fill(batch.dimension, kNoDimension);
+      batch.read_dimension = batch.dimension;
+      batch.dimensions = 0;
+      batch.users = false;
+      batch.acquirers = true;
+    }
+    Candidates& batch = batches.back();
+    batch.dimension[blocks[i]] = batch.read_dimension[blocks[i]] = static_cast<std::uint32_t>(batch.dimensions++);
+  }
+  return batches;
 }
 
 /// Pieces that two actors touch and one writes, in batches of ranks whose actors' clocks stay short.
