@@ -1,8 +1,8 @@
-/// Collectives that read peers' private memory where it lies: one copy instead of two, for a system call or a mapping's price.
+/// Collectives that read and store peers' private memory where it lies: one copy instead of two, for a system call or a mapping's price.
 ///
 /// Reach is what gets there; the host gives it, having tried that it works between all ranks:
 ///   bool get(const Block&, std::byte* to, std::uint32_t peer, std::uint64_t address, std::size_t bytes) const
-/// reads bytes of a peer's memory, all of it by all threads of the block, and says whether it could. Addresses and "I have read" go through
+/// reads bytes of a peer's memory, put() stores them there, all of it by all threads of the block; both say whether they could. Addresses and "I have read" go through
 /// pipes. A rank returns when its peers have read what they need of it, so its input may change. All threads call; one block a rank.
 #pragma once
 
