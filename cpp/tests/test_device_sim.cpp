@@ -359,6 +359,7 @@ void threads_of_a_block_leave_together(std::uint32_t seeds) {
       sim::SeededChooser chooser(seed);
       Machine m({{.ranks = 2, .blocks = 2, .threads = 2 + seed % 2}, collective, 24, 192}, chooser);
       for (Comm& comm : m.comms) comm.wait_ns = 200;
+      std::uint32_t answers[4][2] = {};
       m.world.run([&](const sim::Place& place) {
         if (place.rank == 1) {
           if (place.block == 0) return;
@@ -366,8 +367,9 @@ void threads_of_a_block_leave_together(std::uint32_t seeds) {
           for (std::uint32_t turn = 0; place.thread == 0 && turn < 400 && SystemAtomic<std::uint32_t>(state).load(kRelaxed) == 0; ++turn) spin_pause(turn);
           m.world.block_barrier();
         }
-        collective.kernel(m, m.comms[place.rank], m.block(place));
+        ++answers[place.rank * 2 + place.block][collective.kernel(m, m.comms[place.rank], m.block(place)) == kArrived];
       });
+      for (const auto& block : answers) CHECK(block[0] == 0 || block[1] == 0);  // all of a block say the same
       if (!m.world.result().clean())
         std::cerr << collective.name << " given up, seed " << seed << ": " << (m.world.result().races.empty() ? m.world.result().deadlock : m.world.result().races[0]) << '\n';
       CHECK(m.world.result().clean());
