@@ -247,3 +247,10 @@ def test_a_schedule_of_more_steps_than_are_followed_is_refused(busbw, tmp_path):
     path.write_text(json.dumps(schedule))
     ran = busbw("verify", path)
     assert ran.status == 2 and "40,001 steps; 32,768 are followed" in ran.err
+
+
+@pytest.mark.parametrize("verb", ["verify", "show"])
+def test_a_directory_is_called_one(busbw, tmp_path, verb: str):
+    ran = busbw(verb, str(tmp_path))
+    assert ran.status == 2
+    assert f"{tmp_path}: a directory" in ran.err

@@ -111,8 +111,8 @@ def _levels(ranks: Expr, at: Expr) -> Iterator[tuple[Expr, Expr]]:
 
 
 def _place(tree: int, x: Expr, ranks: Expr) -> Expr:
-    """The rank at a place of the first tree, or of the second, in which the first one's interior ranks are leaves."""
-    return x if tree == 0 else select(ranks % 2, (x + 1) % ranks, ranks - 1 - x)
+    """The rank, modulo the ranks, at a place of the first tree, or of the second, in which the first one's interior ranks are leaves."""
+    return x if tree == 0 else select(ranks % 2, x + 1, ranks - 1 - x)
 
 
 def double_binary_tree_broadcast(parts: int = 1) -> Schedule:
@@ -125,7 +125,7 @@ def double_binary_tree_broadcast(parts: int = 1) -> Schedule:
         levels = ceil_log(2, others)
 
         def rank(tree: int, x: Expr) -> Expr:
-            return root + 1 + _place(tree, x, others)
+            return root + 1 + _place(tree, x, others) % others
 
         with pipeline(parameter("parts", parts)):
             for _ in steps(r.size > 1, "top"):
