@@ -38,10 +38,12 @@ class Losses:
         self._path = path
         self._met: dict[str, Loss] = {}
 
-    def add(self, kind: str, line: int | None, detail: str) -> None:
-        """Counts one. Line and detail are kept of the first of its kind."""
+    def add(self, kind: str, line: int | None, detail: str, *, count: int = 1) -> None:
+        """Counts one, or `count`. Line and detail are kept of the first of its kind."""
         known = self._met.get(kind)
-        self._met[kind] = replace(known, count=known.count + 1) if known else Loss(kind, self._path, line, detail)
+        self._met[kind] = (
+            replace(known, count=known.count + count) if known else Loss(kind, self._path, line, detail, count)
+        )
 
     def __len__(self) -> int:
         """Kinds that were met."""

@@ -197,9 +197,9 @@ def test_an_empty_path_is_not_the_current_folder(busbw, tmp_path, monkeypatch, a
 
 
 @pytest.mark.parametrize("verb", ["explain", "read", "query", "hardware"])
-def test_the_examples_of_a_verb_stand_on_lines_of_their_own(verb: str) -> None:
+def test_the_examples_of_a_verb_stand_on_lines_of_their_own(busbw, verb: str) -> None:
     """A help page is read by people: no control word of the help formatter is printed, no example runs into the next."""
-    page = subprocess.run([*COMMAND, verb, "--help"], capture_output=True, text=True, check=True).stdout
+    page = busbw(verb, "--help").out
     assert "\\b" not in page
     examples = [line for line in page.splitlines() if line.startswith("    busbw ")]
     assert examples

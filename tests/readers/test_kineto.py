@@ -92,6 +92,29 @@ def test_a_collective_is_found_by_old_and_new_names_and_arguments_by_external_id
     ) == [wanted]
 
 
+def test_a_bare_list_of_events_is_a_trace_without_its_head():
+    """What `jq .traceEvents` leaves; "Trace Event Format" of Chromium calls it the array format. Rank, host and epoch are then not known."""
+    events = [event("user_annotation", "ProfilerStep#3", 0.0, 100.0), event("kernel", "gemm", 50.0, 20.5, stream=7)]
+    bare = json.dumps(events, indent=1).encode()
+    assert READER.sniff(bare)
+    whole, found = (read_text(READER, text) for text in (trace(*events), bare))
+    told = ("category", "name", "lane", "step")
+    assert columns(found.spans, *told) == columns(whole.spans, *told)
+    assert columns(found.spans, "begin_ns", "rank", "host")[-1] == (50_000, None, None)
+    assert not found.losses
+
+
+@pytest.mark.parametrize("text", [b"[]", b"[1, 2]", b'[{"ph": "X", "name": "main"}]', b'[{"cat": "kernel"}]'])
+def test_other_lists_are_no_trace_of_kineto(text: bytes):
+    assert not READER.sniff(text)
+
+
+def test_events_without_a_time_are_one_loss_that_counts_them():
+    untimed = [{"ph": "X", "cat": "kernel", "name": "gemm", "pid": 1, "tid": 2}] * 3
+    (loss,) = read_text(READER, trace(*untimed, event("kernel", "gemm", 1.0, 1.0))).losses
+    assert (loss.kind, loss.count) == ("damaged-event", 3)
+
+
 def test_times_are_exact_where_a_float_is_not():
     """5,221,443,286,605.074 us of a machine that is up for 60 days: a float64 is off by half a nanosecond there, and by 128 ns with the base added."""
     text = trace(event("kernel", "k", 0.0, 1.0, stream=7)).replace(b'"ts": 0.0', b'"ts": 5221443286605.074')

@@ -53,7 +53,12 @@ def expected(  # noqa: PLR0917 - an option each
     ] = None,
     nodes: Annotated[
         int | None,
-        typer.Option("--nodes", metavar="N", min=1, help="Number of nodes; 1, or what the file of --beside has."),
+        typer.Option(
+            "--nodes",
+            metavar="N",
+            min=1,
+            help="Number of nodes; if not given what the file of --beside or of --cluster has, or 1.",
+        ),
     ] = None,
     collectives: Annotated[
         list[str] | None,

@@ -43,7 +43,10 @@ def predict(  # noqa: PLR0917 - an option each
             "--cluster", metavar="NAME|FILE", help="A node of `busbw hardware`, or a file that describes one."
         ),
     ],
-    nodes: Annotated[int, typer.Option("--nodes", metavar="N", help="Number of nodes (hosts).")] = 1,
+    nodes: Annotated[
+        int | None,
+        typer.Option("--nodes", metavar="N", help="Number of nodes (hosts); what the file says, or 1, if not given."),
+    ] = None,
     sizes: Sizes = None,
     variables: Variables = None,
     what_if: Changes = None,
@@ -75,7 +78,7 @@ def predict(  # noqa: PLR0917 - an option each
 
     settings = read_settings(pairs_of("--env", variables or [], "NCCL_ALGO=Ring"))
     name, sizes_bytes = collective_of(collective), sizes_of(sizes or ["8:16GiB:2"])
-    if nodes < 1:
+    if nodes is not None and nodes < 1:
         raise typer.BadParameter(f"--nodes {nodes}: a cluster has at least one node.")
     found, losses = find_cluster(cluster, nodes, pairs_of("--set", what_if or [], "nic.rate=800Gb/s"))
     given = read_calibration(given_path(calibration)) if calibration is not None else None
@@ -85,11 +88,13 @@ def predict(  # noqa: PLR0917 - an option each
     for line in (*map(str, losses), *result.notes):
         note(line)
     if plot is not None:
-        write_plot(plot, result, (), f"{name.replace('_', '-')}, {nodes} x {found.name}, {result.where.ranks} ranks")
+        write_plot(
+            plot, result, (), f"{name.replace('_', '-')}, {found.nodes} x {found.name}, {result.where.ranks} ranks"
+        )
     if as_json:
-        print_json(_as_json(result, found.name, nodes))
+        print_json(_as_json(result, found.name, found.nodes))
     else:
-        _print(result, found.name, nodes)
+        _print(result, found.name, found.nodes)
 
 
 def _print(result: Predictions, cluster: str, nodes: int) -> None:

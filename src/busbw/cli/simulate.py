@@ -54,11 +54,18 @@ _ClusterOption = Annotated[
     str,
     typer.Option("--cluster", metavar="NAME|FILE", help="A node of `busbw hardware`, or a file that describes one."),
 ]
-_Nodes = Annotated[int, typer.Option("--nodes", metavar="N", min=1, help="Number of nodes (hosts).")]
+_Nodes = Annotated[
+    int | None,
+    typer.Option(
+        "--nodes", metavar="N", min=1, help="Number of nodes (hosts); what the file says, or 1, if not given."
+    ),
+]
 _SeveralNodes = Annotated[
     list[str] | None,
     typer.Option(
-        "--nodes", metavar="N|FROM:TO:FACTOR", help="Numbers of nodes (hosts), 1 if not given; may be repeated."
+        "--nodes",
+        metavar="N|FROM:TO:FACTOR",
+        help="Numbers of nodes (hosts); what the file says, or 1, if not given; may be repeated.",
     ),
 ]
 _WhatIf = Annotated[
@@ -197,10 +204,10 @@ def collective(
     if schedule is not None and algorithm is not None:
         raise typer.BadParameter("--schedule is an algorithm already; leave --algorithm out.")
     wanted: list[tuple[Cluster, BoundSchedule | Plan]] = []
-    for count in nodes_of(nodes or ["1"]):
+    for count in nodes_of(nodes) if nodes else [None]:
         found = _cluster(cluster, count, what_if)
         if found.gpus < 2:
-            raise typer.BadParameter(f"{count} x {found.name} is one GPU, which has nobody to talk to.")
+            raise typer.BadParameter(f"{found.nodes} x {found.name} is one GPU, which has nobody to talk to.")
         made = _from_file(schedule, kind, found) if schedule is not None else _schedule(kind or "", algorithm, found)
         wanted.append((found, made))
     found, bound = wanted[0]
@@ -264,7 +271,7 @@ def graph(
         ),
     ],
     cluster: _ClusterOption,
-    nodes: _Nodes = 1,
+    nodes: _Nodes = None,
     ranks: Annotated[
         int | None,
         typer.Option(
@@ -314,9 +321,15 @@ def graph(
     say_notes(outcome)
     (row,) = rows_of_points([point], {0: outcome})
     row["exposed"] = exposed(run)
-    _draw(run, f"{file.name} on {nodes} x {found.name}", [row], perfetto, report, names=tasks.names)
+    _draw(run, f"{file.name} on {found.nodes} x {found.name}", [row], perfetto, report, names=tasks.names)
     if as_json:
-        head = {"schema": SCHEMA, "tasks": len(tasks), "ranks": tasks.ranks, "cluster": found.name, "nodes": nodes}
+        head = {
+            "schema": SCHEMA,
+            "tasks": len(tasks),
+            "ranks": tasks.ranks,
+            "cluster": found.name,
+            "nodes": found.nodes,
+        }
         print_json(
             {
                 **head,
@@ -328,11 +341,11 @@ def graph(
             }
         )
     else:
-        _print("graph", f"  {len(tasks)} tasks of {tasks.ranks} ranks on {nodes} x {found.name}", [row])
+        _print("graph", f"  {len(tasks)} tasks of {tasks.ranks} ranks on {found.nodes} x {found.name}", [row])
     return 0 if outcome.is_whole else 2
 
 
-def _cluster(name: str, nodes: int, what_if: list[str] | None) -> Cluster:
+def _cluster(name: str, nodes: int | None, what_if: list[str] | None) -> Cluster:
     from busbw.hardware import find_cluster  # noqa: PLC0415 - reads the catalogue
 
     found, losses = find_cluster(name, nodes, pairs_of("--set", what_if or [], "nic.rate=800Gb/s"))
@@ -453,6 +466,11 @@ def _conditions(
         slow = {int(rank): float(part) for rank, part in pairs_of("--straggler", straggler or [], "5=0.8").items()}
     except ValueError as error:
         raise typer.BadParameter(f"--straggler: {error}. Write RANK=SPEED, such as 5=0.8.") from None
+    for rank, speed in slow.items():
+        if speed > 1:
+            note(
+                f"--straggler {rank}={speed:g}: rank {rank} is simulated faster than its own speed; a straggler has a part below 1"
+            )
     degraded: dict[str | int, float] = {}
     for text in degrade_link or []:
         link, _, part = text.rpartition("=")

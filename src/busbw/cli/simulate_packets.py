@@ -35,7 +35,12 @@ def packets(  # noqa: PLR0917 - an option each
             "--cluster", metavar="NAME|FILE", help="A node of `busbw hardware`, or a file that describes one."
         ),
     ],
-    nodes: Annotated[int, typer.Option("--nodes", metavar="N", min=1, help="Number of nodes (hosts).")] = 1,
+    nodes: Annotated[
+        int | None,
+        typer.Option(
+            "--nodes", metavar="N", min=1, help="Number of nodes (hosts); what the file says, or 1, if not given."
+        ),
+    ] = None,
     per_node: Annotated[
         int, typer.Option("--per-node", metavar="N", min=1, help="GPUs of each node that take part.")
     ] = 1,
@@ -102,10 +107,18 @@ def packets(  # noqa: PLR0917 - an option each
     rows = [_row(seed, run) for seed, run in enumerate(runs)]
     links = _links(found, runs[0])
     if as_json:
-        head = {"schema": SCHEMA, "pattern": pattern, "cluster": found.name, "nodes": nodes, "transport": transport}
+        head = {
+            "schema": SCHEMA,
+            "pattern": pattern,
+            "cluster": found.name,
+            "nodes": found.nodes,
+            "transport": transport,
+        }
         print_json({**head, "routing": routing, "size_bytes": size_bytes, "rows": rows, "links": links})
     else:
-        _print(f"  {len(runs[0].flows)} flows, {transport}, {routing}, {nodes} x {found.name}", pattern, rows, links)
+        _print(
+            f"  {len(runs[0].flows)} flows, {transport}, {routing}, {found.nodes} x {found.name}", pattern, rows, links
+        )
     return 0 if all(run.ended == "done" for run in runs) else 2
 
 

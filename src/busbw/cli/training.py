@@ -44,7 +44,12 @@ _ClusterOption = Annotated[
     str,
     typer.Option("--cluster", metavar="NAME|FILE", help="A node of `busbw hardware`, or a file that describes one."),
 ]
-_Nodes = Annotated[int, typer.Option("--nodes", metavar="N", min=1, help="Number of nodes (hosts).")]
+_Nodes = Annotated[
+    int | None,
+    typer.Option(
+        "--nodes", metavar="N", min=1, help="Number of nodes (hosts); what the file says, or 1, if not given."
+    ),
+]
 _GlobalBatch = Annotated[
     int | None, typer.Option("--global-batch", metavar="N", min=1, help="Sequences of a step, all GPUs.")
 ]
@@ -98,7 +103,7 @@ def training(
     *,
     model: _AnyModel = None,
     cluster: _ClusterOption,
-    nodes: _Nodes = 1,
+    nodes: _Nodes = None,
     config: Annotated[
         Path | None,
         typer.Option(
@@ -208,7 +213,7 @@ def search_training(
     *,
     model: _Model,
     cluster: _ClusterOption,
-    nodes: _Nodes = 1,
+    nodes: _Nodes = None,
     global_batch: _GlobalBatch = None,
     micro_batch: _MicroBatch = None,
     seq_len: _SeqLen = 4096,
@@ -267,7 +272,7 @@ def search_training(
     return 0
 
 
-def _cluster(name: str, nodes: int, what_if: list[str] | None) -> Cluster:
+def _cluster(name: str, nodes: int | None, what_if: list[str] | None) -> Cluster:
     from busbw.hardware import find_cluster  # noqa: PLC0415 - reads the catalogue
 
     found, losses = find_cluster(name, nodes, pairs_of("--set", what_if or [], "nic.rate=800Gb/s"))

@@ -48,14 +48,21 @@ def parse_quantity(text: str, what: str) -> float:
     return number * scale
 
 
+_FEW = 12
+"""Names that are all shown."""
+
+
 def nearest(word: str, known: Mapping[str, Any] | tuple[str, ...] | list[str]) -> str:
-    """A hint for a word that is not known: the names nearest to it, or all of a few; ends in a blank."""
+    """A hint for a word that is not known: the names nearest to it, all of a few, or what is least far; ends in a blank."""
     names = list(known)
     folded = {name.lower(): name for name in names}
     near = [folded[match] for match in difflib.get_close_matches(word.lower(), list(folded), 3, 0.5)]
     if near:
         return f"Did you mean {', '.join(near)}? "
-    return f"Known: {', '.join(names)}. " if len(names) <= 12 else ""
+    if len(names) > _FEW:
+        near = [folded[match] for match in difflib.get_close_matches(word.lower(), list(folded), 3, 0.0)]
+        return f"Nearest: {', '.join(near)}. "
+    return f"Known: {', '.join(names)}. "
 
 
 Setter = Callable[[Cluster, str, str], Cluster]

@@ -228,7 +228,9 @@ def kept_run(store: Path | str, name: str) -> Kept:
         raise InputError(f"--resume {name!r}: is no name of a run.")
     held = Store(store)
     if not held.has_runs():
-        raise InputError(f"{store}: holds no run to resume.")
+        raise InputError(
+            f"{store}: holds no run to resume. Begin one by the same command without --resume, with --store {store}; it says by which name it is resumed."
+        )
     found = held.query(
         f"SELECT run_id, any_value(artefact) AS artefact, any_value(status) AS status FROM runs WHERE path = '{name}' OR run_id = '{name}' GROUP BY run_id"
     ).to_pylist()

@@ -33,6 +33,8 @@ _BATCH_ROWS = 65_536
 _HEAD_OF_TRACE = re.compile(
     rb'"traceEvents"\s*:\s*\[|"(?:deviceProperties|distributedInfo|baseTimeNanoseconds|displayTimeUnit)"\s*:'
 )
+_BARE_LIST = re.compile(rb'\[\s*\{[^{}]{0,2000}"ph"\s*:\s*"')
+"""The array format of "Trace Event Format" (Chromium): what filters of traces write, such as jq .traceEvents."""
 _OF_KINETO = re.compile(
     rb'"(?:schemaVersion|deviceProperties|distributedInfo|baseTimeNanoseconds|trace_id)"\s*:|"cat"\s*:\s*"(?:cpu_op|kernel|cuda_runtime|user_annotation|Trace)"'
 )
@@ -59,11 +61,11 @@ class KinetoReader:
     name = "kineto"
 
     def sniff(self, head: bytes) -> bool:
-        """A Chrome trace by its members, and Kineto's by words that only it writes."""
+        """A Chrome trace by its members, or a bare list of its events; and Kineto's by words that only it writes."""
         start = head.lstrip(b"\xef\xbb\xbf \t\r\n")
         return (
             start.startswith(b"{") and _HEAD_OF_TRACE.search(start) is not None and _OF_KINETO.search(start) is not None
-        )
+        ) or (_BARE_LIST.match(start) is not None and _OF_KINETO.search(start) is not None)
 
     def read(self, artefact: Artefact) -> Iterator[Item]:
         """Rows of `spans` and `collectives`."""
@@ -125,8 +127,10 @@ class _Trace:
                 None,
                 "the file ends in the middle, as when the job was killed while it was written; the events before that were read",
             )
-        for _ in range(min(scanner.without_time, 1)):
-            self.losses.add("damaged-event", None, f"{scanner.without_time} events have no time and were left out")
+        if scanner.without_time:
+            self.losses.add(
+                "damaged-event", None, "events have no time and were left out", count=int(scanner.without_time)
+            )
         if scanner.left_out:
             self.losses.add(
                 "too-large",

@@ -276,7 +276,10 @@ class TraceScanner {
           ++at;
         }
       }
-      if (name == wanted) return {value, static_cast<std::size_t>(at - value)};
+      if (name != wanted) continue;
+      const char* last = at;  // a number's end is a comma or a brace, perhaps behind a line's end
+      while (last != value && is_blank(*(last - 1))) --last;
+      return {value, static_cast<std::size_t>(last - value)};
     }
     return {};
   }

@@ -64,7 +64,7 @@ class TraceSpans:
         import pyarrow.compute as pc  # noqa: PLC0415 - few inputs have spans
 
         category = batch.column("category")
-        gpu = batch.filter(pc.is_in(category, value_set=_GPU()))
+        gpu = batch.filter(pc.is_in(category, value_set=_work_of_gpus()))
         if gpu.num_rows:
             name = gpu.column("name")
             communicates = pc.and_(
@@ -101,7 +101,7 @@ class TraceSpans:
                 yield from _Columns(one, artefact, paths[artefact]).steps()
 
 
-def _GPU() -> pa.Array:  # noqa: N802
+def _work_of_gpus() -> pa.Array:
     import pyarrow as pa  # noqa: PLC0415
 
     return pa.array(["kernel", "memcpy", "memset"])

@@ -149,7 +149,7 @@ def precision_of(text: str) -> Precision:
     folded = text.strip().lower()
     found = PRECISIONS.get(_ALIASES.get(folded, folded))
     if found is None:
-        raise InputError(f"precision {text!r} is not known. {nearest(folded, [*PRECISIONS, *_ALIASES])}".rstrip())
+        raise InputError(f"precision {text!r} is not known. There is {', '.join([*PRECISIONS, *_ALIASES])}.")
     return found
 
 
