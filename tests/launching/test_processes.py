@@ -178,6 +178,25 @@ def test_ranks_on_other_hosts_end_with_the_command(ssh, number):
     assert gone(mark)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's order to end with one's parent is Linux's")
+@pytest.mark.parametrize("launcher", ["local", "mpirun"])
+def test_ranks_here_end_with_a_command_that_is_killed(tmp_path, launcher):
+    """kill -9 lets nothing be cleaned up: the kernel sends SIGTERM to ranks, and to mpirun, which ends its own (here it is a script that does)."""
+    mark = f"36.{os.getpid()}"
+    mpirun = tmp_path / "mpirun"
+    mpirun.write_text(
+        '#!/bin/sh\nwhile [ "$1" != sh ]; do shift; done\n"$@" &\ntrap "trap - TERM; kill 0" TERM\nwait\n'
+    )
+    mpirun.chmod(0o755)
+    how = ["--launcher-option", f"program={mpirun}", "--launcher-option", "flavour=openmpi"] * (launcher == "mpirun")
+    argv = [sys.executable, "-m", "busbw", "launch", "--launcher", launcher, *how]
+    with subprocess.Popen([*argv, "--", "sh", "-c", f"echo up; exec sleep {mark}"], stdout=subprocess.PIPE) as process:
+        assert process.stdout
+        assert process.stdout.readline().endswith(b"up\n")
+        process.kill()
+    assert gone(mark)
+
+
 def test_labels_are_taken_off_wherever_a_launcher_puts_them():
     """Open MPI labels each piece that a rank writes, so two ranks' pieces may share a line (seen in 4.1.4)."""
     text = b"[1,1]<stdout>:one[1,0]<stdout>:zero[1,1]<stdout>: more\n[1,0]<stdout>:\n[1,0]<stdout>:  two\nmpirun says\n"

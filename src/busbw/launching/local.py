@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import tempfile
 import time
@@ -11,7 +12,15 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import IO
 
-from busbw.launching.processes import LaunchError, end_processes, forget_job, how_it_ended, new_job_name, said
+from busbw.launching.processes import (
+    LaunchError,
+    end_processes,
+    ended_with_this_process,
+    forget_job,
+    how_it_ended,
+    new_job_name,
+    said,
+)
 
 __all__ = ["Ended", "LaunchError", "launch_local"]
 
@@ -59,7 +68,8 @@ def launch_local(
             out, err = written[rank]
             try:
                 process = subprocess.Popen(
-                    list(argv), stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=dict(environment or os.environ) | own
+                    list(argv), stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=dict(environment or os.environ) | own,
+                    preexec_fn=ended_with_this_process(signal.SIGKILL),  # noqa: PLW1509 - one call of the kernel, found beforehand
                 )  # fmt: skip
             except OSError as error:
                 raise LaunchError(f"rank {rank}: {argv[0]} can't be started: {error.strerror}") from None

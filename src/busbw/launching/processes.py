@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import selectors
@@ -23,6 +24,7 @@ __all__ = [
     "LaunchError",
     "Line",
     "end_processes",
+    "ended_with_this_process",
     "forget_job",
     "how_it_ended",
     "new_job_name",
@@ -30,6 +32,8 @@ __all__ = [
     "said",
 ]
 
+_PR_SET_PDEATHSIG = 1
+"""linux/prctl.h."""
 _GRACE_S = 10.0
 """Between asking a launcher to end and making it. mpirun and srun take some seconds to end ranks on other hosts; a guess."""
 _TICK_S = 0.05
@@ -281,6 +285,7 @@ class _Running:
                 | {"BUSBW_JOB": job},
                 cwd=command.working_directory,
                 start_new_session=True,  # so that it can be ended with all that it has started
+                preexec_fn=ended_with_this_process(signal.SIGTERM),  # noqa: PLW1509 - one call of the kernel, found beforehand
             )
         except OSError as error:
             where = f" in {command.working_directory}" if error.filename == command.working_directory else ""
@@ -360,6 +365,25 @@ def _host_of(rank: int | None, launch: Launch) -> str | None:
 def _listed(ranks: Sequence[int]) -> str:
     shown = ", ".join(map(str, ranks[:8]))
     return f"{shown} and {len(ranks) - 8} more" if len(ranks) > 8 else shown
+
+
+def ended_with_this_process(number: signal.Signals) -> Callable[[], None] | None:
+    """What a child calls before it becomes another program, so that Linux sends it a signal when this process is killed; None elsewhere.
+
+    mpirun and srun take SIGTERM as the order to end their ranks. The signal comes, too, when the thread that has started the child ends: it must wait for it.
+    """
+    try:
+        prctl = ctypes.CDLL(None).prctl
+    except (OSError, AttributeError):
+        return None
+    parent, ended = os.getpid(), int(number)
+
+    def ask() -> None:
+        prctl(_PR_SET_PDEATHSIG, ended)
+        if os.getppid() != parent:  # it was killed before this was asked for
+            os._exit(128 + ended)
+
+    return ask
 
 
 def new_job_name() -> str:

@@ -73,7 +73,7 @@ def culprits(
         raise ValueError("a column of suspects has another length than the rates")
     if given.size < 4:
         return []
-    moments = np.arange(given.size) if together is None else np.asarray(together)
+    moments = np.arange(given.size) if together is None else np.asarray(together, dtype=np.int64)
     if moments.shape != given.shape:
         raise ValueError("together has another length than the rates")
     times = {kind: _times(listed, moments) for kind, listed in columns.items()}
@@ -103,8 +103,9 @@ def culprits(
 
 def _times(columns: Sequence[IntArray], moments: IntArray) -> IntArray:
     """How often each suspect was measured: cells of one moment once."""
-    met = np.unique(np.concatenate([np.stack([column, moments], axis=1) for column in columns]), axis=0)
-    return np.bincount(met[:, 0])
+    size = int(moments.max()) + 1
+    met = np.unique(np.concatenate([column * size + moments for column in columns]))
+    return np.bincount(met // size)
 
 
 def _best(  # noqa: PLR0917 - called in one place
