@@ -128,4 +128,4 @@ def test_shipped_reports_are_read_in_full():
         assert table.rows
         assert not table.refused
         assert table.is_scored
-        assert "#" in table.campaign
+        assert "/" in table.campaign  # a repository

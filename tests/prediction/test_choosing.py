@@ -10,8 +10,17 @@ import pytest
 from busbw.hardware import find_cluster, load_nodes
 from busbw.hardware.formats import node_to_nccl_topology
 from busbw.hardware.formats.nccl_topo_xml import NvLink
-from busbw.nccl import Algorithm, Protocol, communicator, function_of
-from busbw.prediction import FASTEST, Situation, chosen, cut_topology, model_in, movements, situation_of
+from busbw.nccl import Algorithm, Protocol, communicator, function_of, read_settings
+from busbw.prediction import (
+    FASTEST,
+    Situation,
+    chosen,
+    cut_topology,
+    model_in,
+    movements,
+    predict_in,
+    situation_of,
+)
 
 SIZES = [8 << place for place in range(31)]
 H100 = Situation(16, 2, "hopper", 450e9, "switch", "infiniband", 400e9, 8, True, False, "NCCL", "dgx-h100")
@@ -43,6 +52,30 @@ def test_without_nvls_two_nodes_take_trees_or_rings():
 def test_where_no_blueprint_is_named_or_rccl_runs_nobodys_choice_is_known():
     for where in (replace(H100, node=""), replace(H100, library="RCCL", node="mi300x-8")):
         assert set(names(where, "all_reduce", SIZES)) == {"?"}
+
+
+def test_on_efa_the_plugin_tunes_so_that_nccls_choice_says_nothing():
+    """Two nodes over EFA: unknown, and the prediction takes the fastest. One node, and EFA's first generation: NCCL chooses."""
+    efa = replace(H100, network="efa")
+    assert set(names(efa, "all_reduce", SIZES)) == {"?"}
+    assert "?" not in names(replace(efa, ranks=8, domains=1), "all_reduce", SIZES)
+    assert "?" not in names(replace(efa, network="efa-v1"), "all_reduce", SIZES)
+    found = predict_in(efa, "all_reduce", SIZES, model=model_in(efa))
+    assert set(found.channels) == {None}
+    assert any("tunes instead of NCCL" in note for note in found.notes)
+
+
+def test_rccl_lets_all_pairs_of_a_full_mesh_exchange_from_1_kib_on():
+    """Two steps instead of a ring's 14, so 1 KiB takes less than 512 B (23 and 13 us, ROCm/rocm-blogs); never where settings name rings."""
+    mesh = Situation(8, 1, "cdna3", 448e9, "mesh", "roce", 0.0, 0, False, False, "RCCL")
+    found = predict_in(mesh, "all_reduce", [512, 1024, 1 << 30])
+    assert found.algorithm == ("Ring", "AllPairs", "Ring")
+    assert found.time_s[1] < found.time_s[0]
+    ring = predict_in(mesh, "all_reduce", [512, 1024], settings=read_settings({"NCCL_ALGO": "Ring"}))
+    assert set(ring.algorithm) == {"Ring"}
+    assert "AllPairs" not in {
+        move.algorithm for move in movements("all_reduce", replace(mesh, ranks=16, domains=2, network_bytes_per_s=4e11))
+    }
 
 
 def test_sends_go_by_ll_while_a_peer_gets_at_most_32_kib():

@@ -17,6 +17,7 @@ from busbw.prediction import (
     moves_of,
     parts,
     predicted,
+    predicted_parts,
     priors,
     read_calibration,
     with_deviations,
@@ -43,6 +44,41 @@ def test_a_fit_to_made_times_predicts_them():
     assert found.figures("hopper", "infiniband")["ring_share"] == pytest.approx(0.7, rel=0.05)
     assert found.has_seen("hopper", None)
     assert not found.has_seen("hopper", "infiniband")
+
+
+def test_one_campaign_tells_less_of_a_class_than_many():
+    """A site lies apart from its class by s, and so does each campaign: from the mean of n it lies sqrt(1 + 1/n) s apart."""
+    truth = priors().figures("hopper", "infiniband")
+    few, many = (fit([curve("all_reduce", truth, str(n)) for n in range(count)]) for count in (1, 8))
+    assert (few.seen_gpus, many.seen_gpus) == ({"hopper": 1}, {"hopper": 8})
+    found = predicted_parts(curve("all_reduce", truth, "new"), many)
+    one, all_of_them = (c.shares(WHERE, found, True)["links"][-1] for c in (few, many))
+    assert one / all_of_them == pytest.approx((2 / (1 + 1 / 8)) ** 0.5)
+
+
+def test_hardware_that_nobody_measured_has_errors_of_its_own():
+    """Ten campaigns err by 5 %, ten of unseen hardware by 50 %: each kind's interval is as wide as its own errors."""
+    ten = np.ones(10)
+    errors = [
+        Errors(f"{seen}{n}", ten, ten * size * (n / 4.5 - 1), ten * 0.0, {"row": ten}, seen)
+        for seen, size in ((True, 0.05), (False, 0.5))
+        for n in range(10)
+    ]
+    found = with_deviations(fit([curve("all_reduce", priors().figures("hopper", "infiniband"), "a")]), errors)
+    seen, unseen = (found.spreads[key].high * found.components["row"] for key in ("wire", "wire, unseen"))
+    assert 0.03 < seen <= 0.0501
+    assert 0.3 < unseen <= 0.501
+
+
+def test_a_calibration_of_schema_2_is_read(tmp_path):
+    """It listed classes that two campaigns or more had measured."""
+    file = tmp_path / "old.json"
+    file.write_text(
+        json.dumps(to_json(priors()) | {"schema": 2, "seen_gpus": ["hopper"], "seen_networks": ["hopper/efa"]})
+    )
+    found = read_calibration(file)
+    assert found.seen_gpus == {"hopper": 2}
+    assert found.has_seen("hopper", "efa")
 
 
 def test_nothing_to_fit_is_an_error():
@@ -100,12 +136,9 @@ def test_what_ran_is_fitted_even_where_another_way_would_be_faster():
 def test_the_interval_of_errors_on_campaigns_left_out_holds_four_fifths_of_them():
     """60 campaigns of one row each, errors spread evenly over -0.3 to 0.3: 80 % lie between -0.24 and 0.24."""
     one = np.ones(1)
-    errors = [
-        Errors(str(n), one * (1 << 30), one * (n / 59 - 0.5) * 0.6, one * 0.0, {"links": one, "row": one})
-        for n in range(60)
-    ]
+    errors = [Errors(str(n), one, one * (n / 59 - 0.5) * 0.6, one * 0.0, {"links": one, "row": one}) for n in range(60)]
     calibration = with_deviations(fit([curve("all_reduce", priors().figures("hopper", "infiniband"), "a")]), errors)
     deviation = np.hypot(calibration.components["links"], calibration.components["row"])
-    spread = calibration.spreads["large"]
+    spread = calibration.spreads["wire"]
     assert spread.low * deviation == pytest.approx(-0.24, abs=0.02)
     assert spread.high * deviation == pytest.approx(0.24, abs=0.02)

@@ -75,6 +75,7 @@ def curves_of_table(table: MeasuredTable) -> Iterator[Curve]:
     """The curves of a table of NCCL or RCCL; none of a table about something slow."""
     if table.health == "sick" or not table.library.upper().startswith(("NCCL", "RCCL")):
         return
+    judged = table.is_scored and table.group != "p2p"
     for rows in curves_of(table.rows):
         first = rows[0]
         moves = movements_of(first)
@@ -82,7 +83,9 @@ def curves_of_table(table: MeasuredTable) -> Iterator[Curve]:
             sizes = np.array([row.size_bytes for row in rows], np.float64)
             times = np.array([row.time_s for row in rows], np.float64)
             pick = pick_of(first.where, moves, first.collective, sizes)
-            yield Curve(table.id, table.campaign, first.where, first.collective, sizes, times, moves, pick=pick)
+            yield Curve(
+                table.id, table.campaign, first.where, first.collective, sizes, times, moves, pick=pick, judged=judged
+            )
 
 
 def kernel_curves(path: Path) -> list[Curve]:

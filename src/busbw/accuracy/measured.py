@@ -260,6 +260,7 @@ def _situation(
         domains = nodes
     if not nodes or nodes > _MOST_RANKS or not domains or ranks % domains:
         raise _RefusedError("layout-unknown", f"{ranks} ranks on {nodes or 'unknown'} nodes")
+    network = network_class(f"{nic} {fabric}", accelerator.compute_capability)
     nics, gbps = _nics(hardware, accelerator, domains)
     per_node_ranks = max(1, ranks // nodes)
     if per_node_ranks == 1 and not only_network:
@@ -276,7 +277,7 @@ def _situation(
         gpu=kind,
         intra_bytes_per_s=rate,
         shape=shape,
-        network=network_class(f"{nic} {fabric}"),
+        network=network,
         network_bytes_per_s=in_domain * gbps * _GBIT,
         nics=max(1, round(in_domain)),
         nvls=nvls and reduction.get("nvls") != "no",
@@ -284,7 +285,7 @@ def _situation(
         or reduction.get("sharp") == "yes"
         or env.get("NCCL_COLLNET_ENABLE") == "1",
         library="RCCL" if accelerator.compute_capability is None else "NCCL",
-        node=blueprint_of(accelerator, network_class(f"{nic} {fabric}") if domains > 1 else "", nics),
+        node=blueprint_of(accelerator, network if domains > 1 else "", nics),
     )
 
 

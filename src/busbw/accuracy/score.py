@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,7 @@ from busbw.prediction import (
     size_class,
     with_deviations,
 )
-from busbw.prediction.calibration import SIZE_CLASSES
+from busbw.prediction.calibration import SIZE_CLASSES, wire_share
 from busbw.workloads.training.calibration import TrainingCalibration
 
 __all__ = [
@@ -40,6 +40,8 @@ __all__ = [
 
 SCHEMA = 1
 _FEWEST_CAMPAIGNS = 2
+_REPORT = 0.25
+"""What a row of a shipped report counts beside one of a given table: who calibrates wants to see his own machines. A guess."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,8 +219,8 @@ def left_out_calibrations(tables: Sequence[MeasuredTable], others: Sequence[Curv
     if len({*campaigns, *(curve.campaign for curve in others)}) < _FEWEST_CAMPAIGNS:
         raise InputError("leaving a campaign out leaves nothing to fit to: pass tables of two campaigns or more.")
     curves = _with_reports(tables, others)
-    judged = [*tables, *(report for report in shipped_reports() if report.campaign not in campaigns)]
-    fitted = cross_validated(curves, sorted({table.campaign for table in judged}))
+    judged = [curve for curve in curves if curve.judged]
+    fitted = cross_validated(curves, sorted({*campaigns, *(curve.campaign for curve in judged)}))
     errors = left_out_errors(judged, fitted)
     return {
         campaign: with_deviations(fitted[campaign], [found for found in errors if found.campaign != campaign])
@@ -233,9 +235,8 @@ def calibrate(tables: Sequence[MeasuredTable], others: Sequence[Curve] = ()) -> 
     healthy = [table for table in tables if table.is_scored]
     if not healthy or len({curve.campaign for curve in curves}) < _FEWEST_CAMPAIGNS:
         return everything  # with the priors' interval: nothing can be left out
-    known = {table.campaign for table in healthy}
-    judged = [*healthy, *(report for report in shipped_reports() if report.campaign not in known)]
-    fitted = cross_validated(curves, sorted({table.campaign for table in judged}))
+    judged = [curve for curve in curves if curve.judged]
+    fitted = cross_validated(curves, sorted({curve.campaign for curve in judged}))
     return with_deviations(everything, left_out_errors(judged, fitted))
 
 
@@ -244,25 +245,25 @@ def _with_reports(tables: Iterable[MeasuredTable], others: Iterable[Curve]) -> l
     given = [*(curve for table in tables for curve in curves_of_table(table)), *others]
     known = {curve.campaign for curve in given}
     reports = (curve for table in shipped_reports() for curve in curves_of_table(table))
-    return [*given, *(curve for curve in reports if curve.campaign not in known)]
+    return [*given, *(replace(curve, weight=_REPORT) for curve in reports if curve.campaign not in known)]
 
 
-def left_out_errors(tables: Iterable[MeasuredTable], fitted: Mapping[str, Calibration]) -> list[Errors]:
+def left_out_errors(curves: Iterable[Curve], fitted: Mapping[str, Calibration]) -> list[Errors]:
     """What each campaign's calibration errs by on the campaign that it was not fitted to."""
     found = []
-    for table in tables:
-        mine = fitted[table.campaign]
-        for curve in curves_of_table(table):
-            parts, known = predicted_parts(curve, mine), curve.where.library == "NCCL"
-            found.append(
-                Errors(
-                    table.campaign,
-                    curve.size_bytes,
-                    np.log(curve.time_s / parts.total_s),
-                    mine.of_parameters(curve.where, parts),
-                    mine.shares(curve.where, parts, known),
-                )
+    for curve in curves:
+        mine, where = fitted[curve.campaign], curve.where
+        parts = predicted_parts(curve, mine)
+        found.append(
+            Errors(
+                curve.campaign,
+                wire_share(parts),
+                np.log(curve.time_s / parts.total_s),
+                mine.of_parameters(where, parts),
+                mine.shares(where, parts, where.library == "NCCL"),
+                mine.has_seen(where.gpu, where.network if where.domains > 1 else None),
             )
+        )
     return found
 
 
@@ -284,7 +285,7 @@ def _scored(
         curve = Curve(table.id, table.campaign, first.where, first.collective, sizes, times, moves, pick=pick)
         parts = predicted_parts(curve, calibration)
         known = first.where.library == "NCCL"
-        low, high = calibration.factors(first.where, sizes, parts, known)
+        low, high = calibration.factors(first.where, parts, known)
         for place, row in enumerate(group):
             time_s = float(parts.total_s[place])
             found.append(

@@ -275,7 +275,7 @@ def _simulated_rows(
         fastest = parts(block, figures).total_s.reshape(len(sizes), len(moves)).argmin(axis=1)
         taken = np.where(pick == FASTEST, fastest, pick)
         found = parts(block.at(np.arange(len(sizes)) * len(moves) + taken), figures)
-        low, high = calibration.factors(where, sizes, found, where.library == "NCCL")
+        low, high = calibration.factors(where, found, where.library == "NCCL")
         for place, row in enumerate(rows):
             one = _entry(found, place)
             try:
@@ -331,6 +331,8 @@ def _schedule(where: Situation, collective: str, move: Movement, nics: int) -> B
     function, ranks = function_of(collective), where.ranks
     if move.algorithm == "P2P":
         return LIBRARY[_P2P[collective]]().bind(ranks)
+    if move.algorithm == "AllPairs":
+        return LIBRARY["two_shot_all_reduce"]().bind(ranks)
     model = model_in(where)
     if model is not None and function is not None and move.algorithm in Algorithm.__members__:
         channels = model.inputs.channels

@@ -49,6 +49,8 @@ _MISFIT = 1.15
 _FEWEST_ROWS = 3
 _FAR_MISFIT, _FEWEST_FAR_ROWS = 3.0, 2
 """So far beyond fewer rows are enough."""
+_FEWEST_CAMPAIGNS = 3
+"""Of a network that fewer measured it is not known what is healthy: two of EFA's first generation lie 1.8 times apart, both called good."""
 _GOOD_LEVEL = 2.0
 """Spreads within which the level of each class must lie for a fault to be named."""
 _CLEARLY = 0.75
@@ -333,7 +335,7 @@ def fits(
 
     excluded: names of those that other facts rule out. Empty without a row that has a size and a time.
     """
-    from busbw.prediction import model_in, predict_in, size_class  # noqa: PLC0415 - as above
+    from busbw.prediction import load_calibration, model_in, predict_in, size_class  # noqa: PLC0415 - as above
 
     known = [
         (size, time_s) for size, time_s in zip(sizes_bytes, times_s, strict=True) if 0 < size < 1 << 60 and time_s > 0
@@ -369,7 +371,8 @@ def fits(
             # A figure that was chosen to fit says less.
             fit = replace(fit, log_likelihood=fit.log_likelihood - math.log(len(variants)))
             if hypothesis is HEALTHY:
-                slow = any(_is_slow(fit, name, classes, high) for name, (_, high) in widths.items())
+                few = where.domains > 1 and load_calibration().campaigns_over(where.network) < _FEWEST_CAMPAIGNS
+                slow = any(_is_slow(fit, name, classes, high, only_far=few) for name, (_, high) in widths.items())
                 fit = replace(fit, is_doubted=slow)
             if best is None or fit.log_likelihood > best.log_likelihood:
                 best = fit
@@ -404,10 +407,10 @@ def _fit(
     return Fit(hypothesis, detail, total, levels, worst, scatter)
 
 
-def _is_slow(fit: Fit, name: str, classes: Sequence[str], high: float) -> bool:
-    """Whether a class lies clearly above its interval; in the middle, where algorithms change, only far above."""
+def _is_slow(fit: Fit, name: str, classes: Sequence[str], high: float, *, only_far: bool) -> bool:
+    """Whether a class lies clearly above its interval; in the middle, where algorithms change, and if only_far, far above."""
     rows, beyond = classes.count(name), fit.levels[name] - math.log(high)
-    if rows >= _FEWEST_ROWS and name != "middle":
+    if rows >= _FEWEST_ROWS and name != "middle" and not only_far:
         return beyond > math.log(_MISFIT)
     return rows >= _FEWEST_FAR_ROWS and beyond > math.log(_FAR_MISFIT)
 

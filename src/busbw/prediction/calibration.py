@@ -24,20 +24,25 @@ from busbw.prediction.situation import Situation
 from busbw.prediction.timing import Parts, moves_of, parts
 
 __all__ = [
+    "BOUNDS",
     "COMPONENTS",
     "SIZE_CLASSES",
     "Calibration",
     "Parameter",
     "Spread",
+    "bound_by",
     "load_calibration",
     "priors",
     "read_calibration",
     "size_class",
+    "spread_class",
+    "wire_share",
 ]
 
 FloatArray = npt.NDArray[np.float64]
 
-SCHEMA = 2
+SCHEMA = 3
+_LISTED = 2
 _MOST_BYTES = 1 << 22
 _SMALL_BELOW, _LARGE_FROM = 64 << 10, 64 << 20
 SIZE_CLASSES = ("small", "middle", "large")
@@ -51,6 +56,32 @@ def size_class(size_bytes: float) -> str:
     ('small', 'middle', 'large')
     """
     return SIZE_CLASSES[(size_bytes >= _SMALL_BELOW) + (size_bytes >= _LARGE_FROM)]
+
+
+BOUNDS = ("latency", "both", "wire")
+"""What a time waits for: less than a third of it is wire, at least nine tenths are, or between."""
+_BOUNDS_FROM = (1 / 3, 0.9)
+
+
+def wire_share(found: Parts) -> FloatArray:
+    """How much of a time its bytes take on links or NICs, (E,)."""
+    return (found.total_s - found.launch_s - found.latency_s - found.fill_s) / found.total_s
+
+
+def bound_by(share: FloatArray) -> npt.NDArray[np.int64]:
+    """The place in BOUNDS of times with such a share of wire, (E,)."""
+    return np.searchsorted(np.array(_BOUNDS_FROM), share, side="right").astype(np.int64)
+
+
+def spread_class(bound: str, seen: bool) -> str:
+    """The key of a spread: what the time waits for, and whether any campaign measured the hardware.
+
+    One machine of hardware that nobody else measured may lie several times off; that says nothing of what many measured.
+
+    >>> spread_class("wire", True), spread_class("wire", False)
+    ('wire', 'wire, unseen')
+    """
+    return bound if seen else f"{bound}, unseen"
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +132,7 @@ COMPONENTS = {
 }
 """What makes measured and predicted times differ, each a standard deviation of a logarithm: of a row, whatever it is; of the part
 of the time that the name says, from site to site (network: its latency); unseen: of classes that
-fewer than two campaigns measured; unknown_choice: where the algorithm that ran is not known; racks: of the wire for each
+no campaign measured; unknown_choice: where the algorithm that ran is not known; racks: of the wire for each
 doubling of NVLink domains larger than a board beyond four. Guesses, until `with_deviations` puts what tables not fitted to show in their place."""
 
 
@@ -111,12 +142,13 @@ class Calibration:
 
     parameters: Mapping[str, Parameter]
     fitted_to: tuple[str, ...] = ()
-    seen_gpus: tuple[str, ...] = ()
-    seen_networks: tuple[str, ...] = ()
-    """GPU class/network: of networks that campaigns enough measured, with which GPUs."""
+    seen_gpus: Mapping[str, int] = field(default_factory=dict)
+    """How many campaigns measured a class of GPU."""
+    seen_networks: Mapping[str, int] = field(default_factory=dict)
+    """GPU class/network: how many measured them together."""
     components: Mapping[str, float] = field(default_factory=lambda: dict(COMPONENTS))
     spreads: Mapping[str, Spread] = field(default_factory=dict)
-    """By size class."""
+    """By `spread_class`."""
 
     def figures(self, gpu: str, network: str) -> dict[str, float]:
         """Every parameter's value for classes of GPU and network."""
@@ -124,7 +156,11 @@ class Calibration:
 
     def has_seen(self, gpu: str, network: str | None) -> bool:
         """Whether both classes were fitted, and together; network None: only one domain, so it does not matter."""
-        return gpu in self.seen_gpus and (network is None or f"{gpu}/{network}" in self.seen_networks)
+        return bool(self.seen_gpus.get(gpu)) and (network is None or bool(self.seen_networks.get(f"{gpu}/{network}")))
+
+    def campaigns_over(self, network: str) -> int:
+        """How many campaigns measured a network, with whichever GPUs."""
+        return sum(count for pair, count in self.seen_networks.items() if pair.endswith(f"/{network}"))
 
     def deviations(self, where: Situation, found: Parts, known_choice: bool = True) -> FloatArray:
         """Standard deviation of log(measured / predicted), (E,).
@@ -139,22 +175,24 @@ class Calibration:
 
     def shares(self, where: Situation, found: Parts, known_choice: bool) -> dict[str, FloatArray]:
         """How much of each component a time has, (E,) each."""
-        unseen_gpu = not self.has_seen(where.gpu, None)
-        unseen_network = where.domains > 1 and not self.has_seen(where.gpu, where.network)
+        # A site lies apart from its class, and what is known of the class lies apart from it by so much over its campaigns.
+        gpus = self.seen_gpus.get(where.gpu, 0)
         # Latency is of GPU and network together; what NICs carry is the network's.
-        unseen_nics = not any(pair.endswith(f"/{where.network}") for pair in self.seen_networks)
+        networks = self.seen_networks.get(f"{where.gpu}/{where.network}", 0)
+        nics = self.campaigns_over(where.network)
         total, one = found.total_s, np.ones_like(found.total_s)
-        wire = (total - found.launch_s - found.latency_s - found.fill_s) / total
+        wire = wire_share(found)
         inside = np.where(found.intra_s >= found.inter_s, wire, 0.0)
         racks = max(0.0, math.log2(where.domains / _RACKS_SEEN)) if where.domain_ranks > _BOARD else 0.0
         return {
             "row": one,
-            "launch": found.launch_s / total,
-            "unseen_network" if unseen_network else "network": found.network_s / total,
-            "unseen_links" if unseen_gpu else "links": inside,
-            "unseen_nics" if unseen_nics else "nics": wire - inside,
+            "launch": found.launch_s / total * _known_from(gpus),
+            "network" if networks else "unseen_network": found.network_s / total * _known_from(networks),
+            "links" if gpus else "unseen_links": inside * _known_from(gpus),
+            "nics" if nics else "unseen_nics": (wire - inside) * _known_from(nics),
             "fill": found.fill_s / total,
-            "unknown_choice": one * (not known_choice),
+            # Whatever a library runs where the wire counts alone moves the fewest bytes.
+            "unknown_choice": (1 - wire) * (not known_choice),
             "racks": wire * racks,
         }
 
@@ -171,13 +209,12 @@ class Calibration:
         )
         return np.asarray(sum((part / found.total_s * uncertainty) ** 2 for part, uncertainty in taken), np.float64)
 
-    def factors(
-        self, where: Situation, size_bytes: FloatArray, found: Parts, known_choice: bool = True
-    ) -> tuple[FloatArray, FloatArray]:
+    def factors(self, where: Situation, found: Parts, known_choice: bool = True) -> tuple[FloatArray, FloatArray]:
         """Factors on predictions between which 80 % of measurements are expected, each (E,)."""
         deviation = self.deviations(where, found, known_choice)
-        spreads = [self.spreads.get(name, _NO_SPREAD) for name in SIZE_CLASSES]
-        place = (size_bytes >= _SMALL_BELOW).astype(np.int64) + (size_bytes >= _LARGE_FROM)
+        seen = self.has_seen(where.gpu, where.network if where.domains > 1 else None)
+        spreads = [self.spreads.get(spread_class(name, seen), _NO_SPREAD) for name in BOUNDS]
+        place = bound_by(wire_share(found))
         low, high = (np.array([getattr(spread, end) for spread in spreads])[place] for end in ("low", "high"))
         return np.exp(low * deviation), np.exp(high * deviation)
 
@@ -187,7 +224,7 @@ class Calibration:
         found = movements("all_reduce", where)
         block, figures = moves_of(found, where, size), self.figures(where.gpu, where.network)
         fastest = parts(block.at(np.array([parts(block, figures).total_s.argmin()])), figures)
-        low, high = self.factors(where, size, fastest, where.library == "NCCL")
+        low, high = self.factors(where, fastest, where.library == "NCCL")
         return float(low[0]), float(high[0])
 
     def _uncertainty(self, name: str, where: Situation) -> float:
@@ -198,6 +235,11 @@ class Calibration:
         key = where.gpu if parameter.by == "gpu" else where.network
         known = parameter.class_uncertainty.get(key)
         return math.hypot(parameter.uncertainty, parameter.class_spread) if known is None else known
+
+
+def _known_from(campaigns: int) -> float:
+    """By how much a site lies farther from the mean of so many than from the class's own: sqrt(1 + 1/n); 1 for none."""
+    return math.sqrt(1 + 1 / campaigns) if campaigns else 1.0
 
 
 _RACKS_SEEN, _BOARD = 4, 8
@@ -231,8 +273,17 @@ def _parameter(name: str, entry: Any) -> Parameter:
     )
 
 
+def _counts(entry: Any) -> dict[str, int]:
+    """Campaigns by class. Schema 2 listed classes that two or more had measured."""
+    if isinstance(entry, list):
+        return {str(name): _LISTED for name in entry}
+    if not isinstance(entry, dict) or not all(type(count) is int and count > 0 for count in entry.values()):
+        raise ValueError("seen_gpus and seen_networks say how many campaigns measured each")
+    return dict(entry)
+
+
 def _from_json(document: Any) -> Calibration:
-    if not isinstance(document, dict) or document.get("schema") != SCHEMA:
+    if not isinstance(document, dict) or document.get("schema") not in (2, SCHEMA):
         raise ValueError(f"no calibration of schema {SCHEMA}")
     parameters = {name: _parameter(name, entry) for name, entry in document["parameters"].items()}
     spreads = {
@@ -245,8 +296,8 @@ def _from_json(document: Any) -> Calibration:
     return Calibration(
         parameters,
         tuple(document.get("fitted_to", ())),
-        tuple(document.get("seen_gpus", ())),
-        tuple(document.get("seen_networks", ())),
+        _counts(document.get("seen_gpus", {})),
+        _counts(document.get("seen_networks", {})),
         components,
         spreads,
     )
@@ -257,8 +308,8 @@ def to_json(calibration: Calibration) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "fitted_to": list(calibration.fitted_to),
-        "seen_gpus": list(calibration.seen_gpus),
-        "seen_networks": list(calibration.seen_networks),
+        "seen_gpus": dict(calibration.seen_gpus),
+        "seen_networks": dict(calibration.seen_networks),
         "components": {name: round(value, 4) for name, value in calibration.components.items()},
         "spreads": {
             name: {"low": round(spread.low, 4), "high": round(spread.high, 4), "rows": spread.rows}

@@ -18,13 +18,19 @@ from busbw.prediction.movement import Movement
 from busbw.prediction.situation import Situation, gpu_class, intra_rate, network_class
 from busbw.prediction.timing import sent_in_ll
 
-__all__ = ["FASTEST", "blueprint_of", "chosen", "cut_topology", "model_in"]
+__all__ = ["FASTEST", "blueprint_of", "chosen", "cut_topology", "is_tuned_by_plugin", "model_in"]
 
 IntArray = npt.NDArray[np.int64]
 
 FASTEST = -1
 """In place of a movement: nobody's choice is known, the fastest is taken."""
 _MEGABIT = 1e6 / 8
+_TUNED_BY_PLUGIN = ("efa",)
+"""Networks whose plugin brings a tuner that replaces NCCL's choice, by what its vendor measured: nearer to the fastest.
+Source: aws/aws-ofi-nccl, src/tuner; of the first generation, whose stacks are older, NCCL chooses."""
+_ALL_PAIRS_FROM = 1024
+"""Bytes from which RCCL lets all pairs of GPUs of a node exchange at once; below, its rings. Source: measured, ROCm/rocm-blogs,
+mi300x-rccl-xgmi, RCCL 2.22.3: 23 us at 512 B, 13 us at 1 KiB."""
 
 
 @lru_cache(maxsize=256)
@@ -77,8 +83,13 @@ def blueprint_of(accelerator: Accelerator, network: str = "", nics: int = 0) -> 
     return min(alike, key=distance).name if alike else ""
 
 
-_WIRED_AS = {"infiniband": "infiniband", "roce": "infiniband", "tcpx": "tcpx", "tcpxo": "tcpx", "efa": "efa", "slingshot": "slingshot", "sockets": "infiniband"}  # fmt: skip
+_WIRED_AS = {"infiniband": "infiniband", "roce": "infiniband", "tcpx": "tcpx", "tcpxo": "tcpx", "efa-v1": "efa", "efa": "efa", "slingshot": "slingshot", "sockets": "infiniband"}  # fmt: skip
 """Networks whose NICs sit in a node alike."""
+
+
+def is_tuned_by_plugin(where: Situation) -> bool:
+    """Whether the network's plugin decides instead of NCCL."""
+    return where.domains > 1 and where.network in _TUNED_BY_PLUGIN
 
 
 def _hosts(node: Node, domain_ranks: int) -> tuple[int, int]:
@@ -105,7 +116,14 @@ def chosen(
         protocols = [move.protocol for move in found]
         in_ll = sent_in_ll(sizes.astype(np.float64), 1 if collective == "send_recv" else where.ranks)
         return np.where(in_ll, protocols.index("LL"), protocols.index("Simple"))
+    if any(move.algorithm == "AllPairs" for move in found):
+        rings = next(
+            (place for place, move in enumerate(found) if (move.algorithm, move.protocol) == ("Ring", "LL")), FASTEST
+        )
+        return np.where(sizes < _ALL_PAIRS_FROM, rings, FASTEST)
     function = function_of(collective)
+    if is_tuned_by_plugin(where):
+        return unknown
     if model is None or function is None or any(move.algorithm == "CollNetChain" for move in found):
         return unknown
     times = model.times_us(function, sizes.tolist())

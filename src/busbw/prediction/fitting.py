@@ -11,12 +11,22 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from itertools import product
 
 import numpy as np
 import numpy.typing as npt
 
 from busbw.errors import InputError
-from busbw.prediction.calibration import COMPONENTS, SIZE_CLASSES, Calibration, Parameter, Spread, priors, size_class
+from busbw.prediction.calibration import (
+    BOUNDS,
+    COMPONENTS,
+    Calibration,
+    Parameter,
+    Spread,
+    bound_by,
+    priors,
+    spread_class,
+)
 from busbw.prediction.choosing import FASTEST
 from busbw.prediction.movement import Movement
 from busbw.prediction.situation import Situation
@@ -36,8 +46,6 @@ _BOUNDARY = 2.0
 """Residuals, in noise, beyond which a row counts ever less (Cauchy's loss): some tables are of another machine than they say."""
 _FEWEST_ERRORS = 10
 """An interval needs as many rows; with fewer the next wider class is taken."""
-_FEWEST_CAMPAIGNS = 2
-"""A class that one campaign measured is not known: that may be one site's way."""
 _STEPS = 40
 """Of the optimiser at most. A guess: later ones change no figure by a percent."""
 _ROWS_FITTED = 12
@@ -50,6 +58,11 @@ _ROUNDS = 100
 _GUESS = 2.0
 _FAR_OFF = 1.6
 """Of the components' search: rounds; rows that a guess is worth; and where an error says no more how wide errors are. Guesses."""
+_BEYOND = 0.75
+"""Rows of a campaign err together: were they one, a new campaign would lie beyond all n with probability 1/(n+1) on each side; were
+they independent, with none. The ends of an interval are between: percentiles 10 and 90 less _BEYOND/(n+1). A guess, judged by coverage."""
+_LEAST_TAIL = 0.05
+"""Percentiles beyond 5 and 95 are single rows where few campaigns are, and cold ones among them."""
 _NUDGE = 1e-4
 """Step of a derivative, as a logarithm."""
 
@@ -68,6 +81,8 @@ class Curve:
     weight: float = 1.0
     pick: IntArray | None = None
     """(S,) place among moves of what ran; FASTEST, or None for all, where that is not known."""
+    judged: bool = True
+    """Whether intervals come from its errors, too: not those of other tools, and of what may be sick."""
 
 
 def picked(entries_s: FloatArray, pick: IntArray | None) -> IntArray:
@@ -157,17 +172,13 @@ class _Space:
                 {key: float(deviations[self.place[name, key]]) for key in self.classes(parameter)},
             )
         gpus = _seen((c.where.gpu, c.campaign) for c in curves)
-        networks = _seen((c.where.network, c.campaign) for c in curves if c.where.domains > 1)
-        pairs = {
-            f"{c.where.gpu}/{c.where.network}" for c in curves if c.where.domains > 1 and c.where.network in networks
-        }
-        return Calibration(parameters, tuple(sorted({c.name for c in curves})), gpus, tuple(sorted(pairs)))
+        pairs = _seen((f"{c.where.gpu}/{c.where.network}", c.campaign) for c in curves if c.where.domains > 1)
+        return Calibration(parameters, tuple(sorted({c.name for c in curves})), gpus, pairs)
 
 
-def _seen(pairs: Iterable[tuple[str, str]]) -> tuple[str, ...]:
-    """The classes that campaigns enough measured."""
-    campaigns = Counter(key for key, _ in set(pairs))
-    return tuple(sorted(key for key, count in campaigns.items() if count >= _FEWEST_CAMPAIGNS))
+def _seen(pairs: Iterable[tuple[str, str]]) -> dict[str, int]:
+    """How many campaigns measured each class."""
+    return dict(sorted(Counter(key for key, _ in set(pairs)).items()))
 
 
 def _problem(curves: Sequence[Curve], space: _Space) -> _Problem:
@@ -367,21 +378,22 @@ class Errors:
     """Rows of a situation that a calibration was not fitted to; R rows."""
 
     campaign: str
-    size_bytes: FloatArray  # (R,)
+    wire: FloatArray  # (R,) share of the time that its bytes take
     error: FloatArray  # (R,) log(measured / predicted)
     parameters: FloatArray  # (R,) variance from the parameters' uncertainty
     shares: Mapping[str, FloatArray]
     """(R,) each: how much of each component a time has."""
+    seen: bool = True
+    """Whether campaigns enough measured such hardware."""
 
 
 def with_deviations(calibration: Calibration, errors: Sequence[Errors]) -> Calibration:
     """The calibration with intervals from errors on campaigns that were left out of the fit they come from.
 
     First the components: those under which the errors are likeliest, taken as normal and independent, errors beyond
-    _FAR_OFF deviations counted as if there. Then percentiles of errors over their deviation, by size class. Rows of a
-    campaign err together: were they one, a new campaign would lie beyond all n with probability 1/(n+1) on each side; were
-    they independent, with none. The ends are between: percentiles 10 - 25/(n+1) and 90 + 25/(n+1). A guess, judged by
-    coverage on campaigns left out. Campaigns weigh as the square root of their rows.
+    _FAR_OFF deviations counted as if there. Then percentiles of errors over their deviation, by what a time waits for, and apart where
+    no campaign measured such hardware; _BEYOND says which. Campaigns weigh as the square root of
+    their rows.
     """
     if not errors:
         return calibration
@@ -407,15 +419,16 @@ def with_deviations(calibration: Calibration, errors: Sequence[Errors]) -> Calib
         components = components * np.sqrt(above / below)
     found_components = dict(zip(names, np.sqrt(components).tolist(), strict=True))
     deviation = np.sqrt(known + squares @ components)
-    sizes = np.array([size_class(size) for found in errors for size in found.size_bytes.tolist()])
+    bound = np.concatenate([bound_by(found.wire) for found in errors])
     campaign = np.concatenate([np.full(len(found.error), found.campaign) for found in errors])
+    seen = np.concatenate([np.full(len(found.error), found.seen) for found in errors])
     spreads = {}
-    for name in SIZE_CLASSES:
-        mine = sizes == name
+    for name, is_seen in product(BOUNDS, (True, False)):
+        mine = (bound == BOUNDS.index(name)) & (seen == is_seen)
         if mine.sum() >= _FEWEST_ERRORS:
-            tail = max(0.0, 0.1 - 0.25 / (len(set(campaign[mine].tolist())) + 1))
+            tail = max(_LEAST_TAIL, 0.1 - _BEYOND / (len(set(campaign[mine].tolist())) + 1))
             low, high = _quantiles(np.stack([error[mine] / deviation[mine], weight[mine]], 1), (tail, 1 - tail))
-            spreads[name] = Spread(min(low, 0.0), max(high, 0.0), int(mine.sum()))
+            spreads[spread_class(name, is_seen)] = Spread(min(low, 0.0), max(high, 0.0), int(mine.sum()))
     return replace(calibration, components=found_components, spreads=spreads)
 
 

@@ -13,7 +13,8 @@ from busbw.prediction.situation import Situation
 
 __all__ = ["ALGORITHMS", "PROTOCOLS", "Movement", "movements"]
 
-ALGORITHMS = ("Ring", "Tree", "NVLS", "NVLSTree", "CollNetChain", "PAT", "P2P")
+ALGORITHMS = ("Ring", "Tree", "NVLS", "NVLSTree", "CollNetChain", "PAT", "P2P", "AllPairs")
+"""Those of NCCL; sends; and of RCCL the kernels in which every GPU of a node sends its parts straight to every other."""
 PROTOCOLS = ("LL", "LL128", "Simple")
 _P2P_PROTOCOLS = ("LL", "Simple")
 
@@ -146,6 +147,9 @@ def _all_reduce(where: Situation) -> list[Movement]:
                 1 / inside,
             )
         )
+    if where.library == "RCCL" and where.shape == "mesh" and not several and inside > 2:
+        # Its part of every other's data to each GPU, then the sum to all: each link carries an n-th of S twice.
+        found.append(Movement("AllPairs", "LL", 2.0, 0.0, chain, 0.0, "ring", 1.0, 1 / inside))
     if where.nvls and not several:
         found.append(Movement("NVLS", "Simple", 1.0, 0.0, multicast, 0.0, "nvls"))
     if where.nvls and several:

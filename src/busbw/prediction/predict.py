@@ -23,7 +23,7 @@ from busbw.nccl import (
     load_constants,
 )
 from busbw.prediction.calibration import Calibration, load_calibration
-from busbw.prediction.choosing import FASTEST, chosen, cut_topology
+from busbw.prediction.choosing import FASTEST, chosen, cut_topology, is_tuned_by_plugin
 from busbw.prediction.movement import Movement, movements
 from busbw.prediction.situation import Situation, situation_of
 from busbw.prediction.timing import Parts, moves_of, parts
@@ -137,8 +137,14 @@ def predict_in(
     figures = calibration.figures(where.gpu, where.network)
     block = moves_of(found, where, sizes.astype(np.float64))
     pick = chosen(where, None, found, collective, sizes.tolist())
-    if model is not None and where.ranks > 1:
+    if model is not None and is_tuned_by_plugin(where) and function_of(collective) is not None:
+        said.append(
+            "EFA's plugin tunes instead of NCCL, after its vendor's measurements: the fastest algorithm was taken."
+        )
+    elif model is not None and where.ranks > 1:
         pick, channels = _chosen(model, found, collective, sizes)
+    elif settings is not None and _narrows(settings, collective):
+        pick = np.full_like(pick, FASTEST)  # of what settings leave
     if (pick == FASTEST).any():
         times = parts(block, figures).total_s.reshape(len(sizes), len(found))
         fastest = times.argmin(axis=1) if settings is None else _allowed(found, settings, collective, times)
@@ -151,7 +157,7 @@ def predict_in(
             "common values were taken, and the interval is wider."
         )
     known_choice = where.library == "NCCL" or found[0].algorithm == "P2P"
-    low, high = calibration.factors(where, sizes.astype(np.float64), taken, known_choice)
+    low, high = calibration.factors(where, taken, known_choice)
     return Predictions(
         collective,
         where,
@@ -205,6 +211,14 @@ def _chosen(
     return places[choices.algorithm, choices.protocol], tuple(choices.channels.tolist())
 
 
+def _narrows(settings: Settings, collective: str) -> bool:
+    """Whether NCCL_ALGO or NCCL_PROTO say anything of a collective."""
+    function = function_of(collective)
+    return function is not None and (
+        settings.allowed_algorithms(function) is not None or settings.allowed_protocols(function) is not None
+    )
+
+
 def _allowed(found: Sequence[Movement], settings: Settings, collective: str, times: FloatArray) -> IntArray:
     function = function_of(collective)
     if function is None:
@@ -213,7 +227,7 @@ def _allowed(found: Sequence[Movement], settings: Settings, collective: str, tim
     algorithms = settings.allowed_algorithms(function)
     protocols = settings.allowed_protocols(function)
     left = [
-        (algorithms is None or Algorithm[move.algorithm] in algorithms)
+        (algorithms is None or Algorithm.__members__.get(move.algorithm) in algorithms)
         and (protocols is None or Protocol[move.protocol] in protocols)
         for move in found
     ]

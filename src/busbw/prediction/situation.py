@@ -9,8 +9,11 @@ from busbw.hardware import Accelerator, Cluster, load_nodes
 
 __all__ = ["NETWORKS", "Situation", "gpu_class", "network_class", "situation_of"]
 
-NETWORKS = ("infiniband", "roce", "efa", "tcpx", "tcpxo", "slingshot", "sockets")
-"""Classes of networks: their latencies and efficiencies differ by more than their rates."""
+NETWORKS = ("infiniband", "roce", "efa-v1", "efa", "tcpx", "tcpxo", "slingshot", "sockets")
+"""Classes of networks: their latencies and efficiencies differ by more than their rates. efa-v1: of p3dn, p4d and p4de, which
+lacks RDMA writes, so that the plugin sends and receives (aws/aws-ofi-nccl, README: protocol SENDRECV or RDMA)."""
+_EFA_V2_FROM = 90
+"""Compute capability of the GPUs of p5, the first machine with RDMA writes."""
 
 _CAPABILITIES = ((100, "blackwell"), (90, "hopper"), (80, "ampere"), (70, "volta"), (0, "pascal"))
 _CDNA4 = ("MI350", "MI355")
@@ -73,13 +76,17 @@ def gpu_class(accelerator: Accelerator) -> str:
     return name if accelerator.scale_up_bytes_per_s.value else f"{name}-pcie"
 
 
-def network_class(text: str) -> str:
-    """The class of a network by what a NIC or fabric is called.
+def network_class(text: str, capability: int | None = None) -> str:
+    """The class of a network by what a NIC or fabric is called; capability: of the GPUs, tells EFA's first generation.
 
     >>> network_class("EFA-v2"), network_class("Ethernet RoCE"), network_class("ConnectX-7 InfiniBand NDR")
     ('efa', 'roce', 'infiniband')
+    >>> network_class("AWS EFA", 80), network_class("AWS EFA", 90), network_class("EFA-v1")
+    ('efa-v1', 'efa', 'efa-v1')
     """
     folded = text.lower()
+    if "efa" in folded and ("efa-v1" in folded or (capability or _EFA_V2_FROM) < _EFA_V2_FROM):
+        return "efa-v1"
     for words, name in (
         (("tcpxo",), "tcpxo"),
         (("tcpx", "gvnic"), "tcpx"),
@@ -131,7 +138,7 @@ def situation_of(cluster: Cluster, ranks: int | None = None, *, mnnvl: bool = Tr
         gpu=gpu_class(node.accelerator),
         intra_bytes_per_s=rate,
         shape=shape,
-        network=network_class(node.nic.name) if node.nics else "infiniband",
+        network=network_class(node.nic.name, node.accelerator.compute_capability) if node.nics else "infiniband",
         network_bytes_per_s=used * nic_rate * hosts,
         nics=used * hosts,
         nvls=switched and (node.accelerator.compute_capability or 0) >= 90 and ranks // domains > 2,
