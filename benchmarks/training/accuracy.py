@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.rows import Measured, NotMeasurableError, Options
+from benchmarks.training.calculon import calculon_steps
 from busbw.accuracy.training import left_out_steps, score_steps
 from busbw.accuracy.workloads import TrainingRow, read_rows
 from busbw.workloads.training.calibration import TrainingCalibration
@@ -63,12 +64,42 @@ def _by_source(sources: tuple[str, ...], error: np.ndarray) -> dict[str, float]:
     return {name: float(error[names == name].mean()) for name in sorted(set(sources))}
 
 
+def _between_releases(rows: list[TrainingRow]) -> tuple[int, float]:
+    """Rows whose very configuration was measured in other releases too, and the mean error of the median of those others."""
+    same: dict[tuple[object, ...], list[float]] = defaultdict(list)
+    for row in rows:
+        job = row.job
+        what = (
+            row.source,
+            job.model.name,
+            job.gpu,
+            job.cluster.nodes,
+            job.precision.name,
+            job.seq_len,
+            str(row.layouts),
+            row.micro_batches,
+        )
+        # Time a sequence: releases changed the global batch of some.
+        same[what].append(row.measured_s / job.global_batch)
+    off = [
+        abs(float(np.median(times[:place] + times[place + 1 :])) / time - 1)
+        for times in same.values()
+        if len(times) > 1
+        for place, time in enumerate(times)
+    ]
+    return len(off), float(np.mean(off)) if off else 0.0
+
+
 def step_times(options: Options) -> Measured:
     """T1."""
     sources, error, covered, _ = _scored(folder(options))
     means = _by_source(sources, error)
     shown = ", ".join(f"{name} {100 * value:.0f} %" for name, value in means.items())
-    note = f"{len(error)} rows of {len(means)} sources; 80 % intervals hold {100 * covered.mean():.0f} %; {shown}"
+    repeated, floor = _between_releases(rows_of(folder(options))[0])
+    note = (
+        f"{len(error)} rows of {len(means)} sources; 80 % intervals hold {100 * covered.mean():.0f} %; {repeated} rows repeat over releases, and the median "
+        f"of the others is off by {100 * floor:.1f} %; {shown}"
+    )
     value = [float(error.mean()), float(np.median(list(means.values()))), float(np.quantile(error, 0.9))]
     return Measured(value, note=note)
 
@@ -106,8 +137,12 @@ def beside_null(options: Options) -> Measured:
         guess = float(np.median(groups[max(groups)]))
         off.append(abs(rate[place] / guess - 1))
     null = float(np.mean(off))
-    return Measured(
-        float(error.mean()) / null,
-        {"null model MAPE": null, "busbw MAPE": float(error.mean()), "Calculon": None},
-        note="busbw over null; Calculon has no package to install here",
-    )
+    peers: dict[str, float | None] = {"null model MAPE": null, "busbw MAPE": float(error.mean()), "Calculon MAPE": None}
+    theirs = calculon_steps(rows)
+    note = "busbw over null; Calculon runs where BUSBW_CALCULON names a checkout of it"
+    if theirs:
+        places = list(theirs)
+        peers["Calculon MAPE"] = float(np.mean([abs(theirs[place] / rows[place].measured_s - 1) for place in places]))
+        peers["busbw MAPE on Calculon's rows"] = float(error[places].mean())
+        note = f"busbw over null; Calculon on the {len(places)} rows that it can express, with its own systems"
+    return Measured(float(error.mean()) / null, peers, note=note)

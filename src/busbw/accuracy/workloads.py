@@ -11,10 +11,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from busbw.accuracy.measured import Refusal
+from busbw.accuracy.recipes import stated_recipe
 from busbw.errors import InputError
 from busbw.hardware import Cluster, find_accelerator, find_cluster
 from busbw.workloads.training.columns import Columns
-from busbw.workloads.training.job import Job, Running
+from busbw.workloads.training.job import SCOPES, Job, Running
 from busbw.workloads.training.layout import RECOMPUTE, Layout, Precision, precision_of
 from busbw.workloads.training.memory import memory
 from busbw.workloads.training.models import Model, find_model, model_of
@@ -44,6 +45,8 @@ class TrainingRow:
     measured_s: float
     peak_bytes: float | None
     precision_said: str
+    framework: str = "megatron"
+    """Of `frameworks.FRAMEWORKS`: whose layouts the row could have had."""
     is_regression: bool = False
     """Whether the source or its neighbours say that software was slow by a defect."""
 
@@ -103,11 +106,13 @@ def training_row(row: Mapping[str, Any], source: str, name: int | str) -> Traini
     if not step or step <= 0:
         raise _RefusedError("not-measured", "the source gives no time of a step")
     cluster = _cluster(accelerator.name, gpus)
-    how = recipe_of(str(row.get("framework", "")), row, accelerator.compute_capability or 0)
+    how = recipe_of(str(row.get("framework", "")), row, accelerator.compute_capability or 0, accelerator.name)
     layout = _layout(parallel, how, row, model)
     micro = _micro_batches(batch, layout, how)
     recompute = str(row.get("recompute") or "none").split(" ")[0]
     recompute = recompute if recompute in RECOMPUTE else "none"
+    if recompute == "none" and not row.get("recompute") and how.again != {"core_attn"} and how.again:
+        recompute = "selective"  # the recipe's, where the table has no column for it
     if "per op" in str(row.get("recompute")):
         recompute = "ops"
     job = Job(
@@ -132,8 +137,20 @@ def training_row(row: Mapping[str, Any], source: str, name: int | str) -> Traini
         float(step),
         float(peak) * 2**30 if peak else None,
         str(row.get("precision", "")),
+        _framework(str(row.get("framework", ""))),
         "regression" in str(row.get("note", "")),
     )
+
+
+def _framework(name: str) -> str:
+    names = {
+        "llm-foundry": "llm-foundry",
+        "torchtitan": "torchtitan",
+        "Megatron-LM 202": "megatron-2022",
+        "NeMo 24": "nemo-24",
+        "Megatron-Core r0": "nemo-24",
+    }
+    return next((ours for start, ours in names.items() if name.startswith(start)), "megatron")
 
 
 def _model(row: Mapping[str, Any]) -> Model:
@@ -165,7 +182,7 @@ class Recipe(Running):
     sequence_parallel: bool = True
 
 
-def recipe_of(framework: str, row: Mapping[str, Any], capability: int) -> Recipe:
+def recipe_of(framework: str, row: Mapping[str, Any], capability: int, gpu: str = "") -> Recipe:
     """What a release does. Source: NVIDIA-NeMo/Megatron-Bridge 067f987, src/megatron/bridge/perf_recipes; SC21 and 2022 papers;
     torchtitan's and llm-foundry's defaults; of MLPerf: NVIDIA's submissions, from memory, unverified.
     """  # noqa: D205 - the first sentence ends there
@@ -211,31 +228,35 @@ def recipe_of(framework: str, row: Mapping[str, Any], capability: int) -> Recipe
         return Recipe(
             precision_of("nvfp4" if new else "fp8"),
             software="mlperf-" + (re.findall(r"v\d\.\d", framework) or [""])[0],
-            graphs=True,
+            graphs=frozenset(SCOPES),
             overlap=frozenset({"tp", "dp", "cp", "pp"}),
         )
-    release = (re.findall(r"\d\d\.\d\d", framework) or [""])[0]
-    if release:
-        overlap = {"tp", "dp", "cp", "pp"}
-        name = str(row.get("model", ""))
-        bf16_gradients = replace(precision_of(said), gradient_bytes=2.0, reduce_bytes=2.0)
-        # From 26.06 on: graphs of a whole step, experts in one fused kernel, attention in fp8; hybrids have kept to the old way.
-        new = (
-            moe
-            and release >= "26.06"
-            and capability >= 100
-            and bf16_gradients.gemm == "mxfp8"
-            and not name.startswith("nemotron")
-        )
-        if new or name.startswith("deepseek") or (capability < 100 and moe) or name.startswith("gpt-oss"):
-            overlap.add("ep")
-        mtp = 1 if name.startswith("deepseek") and release > "25.09" else 0
-        mtp = 2 if name.startswith(("nemotron3-super", "nemotron3-ultra")) else mtp
-        return Recipe(
-            bf16_gradients, software=f"megatron-bridge-{release}", graphs=new or not moe, overlap=frozenset(overlap), mtp=mtp, fused_experts=new, balanced=True,
-            sharding="fsdp" if row["parallel"].get("fsdp") else "zero1",
-        )  # fmt: skip
+    if framework.startswith("Megatron-Bridge"):
+        return _bridge_recipe(framework, row, gpu, moe)
     return Recipe(precision_of(said or "bf16"))
+
+
+def _bridge_recipe(framework: str, row: Mapping[str, Any], gpu: str, moe: bool) -> Recipe:
+    """Of a release of Megatron-Bridge: what its performance recipe of the model and GPU sets, see `recipes`."""
+    name, note = str(row.get("model", "")), str(row.get("note", ""))
+    release = (re.findall(r"\d\d\.\d\d(?:\.\d\d)?", framework) or [""])[0]
+    precision = replace(precision_of(str(row.get("precision", ""))), gradient_bytes=2.0, reduce_bytes=2.0)
+    if name.startswith(("nemotron3-super", "nemotron3-ultra")) and precision.gemm == "nvfp4":
+        # Its quantisation keeps attention's projections and the last 14 layers in bf16 (te_quant.cfg, mixed_precision.py).
+        precision = replace(precision, attention="bf16", wide_layers=14)
+    sizes = {**row["parallel"], **{key: row["batch"].get(key) for key in ("micro_batch", "global_batch")}}
+    stated = stated_recipe(name, gpu, precision.name, release, sizes)
+    overlap, graphs, again, dispatcher = {"tp", "dp", "cp", "pp"}, frozenset[str](), frozenset[str](), "deepep"
+    if stated is not None:
+        graphs, again, dispatcher = stated.graphs, stated.again, stated.dispatcher or dispatcher
+        overlap |= {"ep"} if stated.overlaps_experts else set()
+    mtp = 1 if name.startswith("deepseek") and release > "25.09" and "w/o MTP" not in note else 0
+    mtp = 2 if name.startswith(("nemotron3-super", "nemotron3-ultra")) else mtp
+    return Recipe(
+        precision, software=f"megatron-bridge-{release[:5]}", graphs=graphs, overlap=frozenset(overlap), mtp=mtp,
+        fused_experts=moe and graphs == frozenset(SCOPES) and precision.gemm == "mxfp8", balanced=True,
+        sharding="fsdp" if row["parallel"].get("fsdp") else "zero1", dispatcher=dispatcher, again=again,
+    )  # fmt: skip
 
 
 def find_is_moe(row: Mapping[str, Any]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -92,6 +93,31 @@ _Software = Annotated[
         "--software", metavar="RELEASE", help="Of the calibration, such as megatron-bridge-26.06; any if not given."
     ),
 ]
+_Config = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        parser=given_path,
+        metavar="FILE",
+        help="A configuration of Megatron-LM, NeMo, Megatron-Bridge, torchtitan, DeepSpeed or Hugging Face: what is not given here is taken from it.",
+    ),
+]
+_Graphs = Annotated[
+    str | None,
+    typer.Option(
+        "--graphs",
+        metavar="PARTS",
+        help="What CUDA graphs replay, of attn,mamba,mlp,router,experts or all; nothing if not given.",
+    ),
+]
+_Dispatcher = Annotated[
+    str | None,
+    typer.Option(
+        "--dispatcher",
+        metavar="NAME",
+        help="How tokens go to experts: alltoall, deepep or hybridep; deepep if not given.",
+    ),
+]
 _WhatIf = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="FIGURE=VALUE", help="A figure set anew, such as nic.rate=800Gb/s; may be repeated."),
@@ -104,15 +130,7 @@ def training(
     model: _AnyModel = None,
     cluster: _ClusterOption,
     nodes: _Nodes = None,
-    config: Annotated[
-        Path | None,
-        typer.Option(
-            "--config",
-            parser=given_path,
-            metavar="FILE",
-            help="A configuration of Megatron-LM, NeMo, Megatron-Bridge, torchtitan, DeepSpeed or Hugging Face: what is not given here is taken from it.",
-        ),
-    ] = None,
+    config: _Config = None,
     layout: Annotated[
         str | None,
         typer.Option(
@@ -128,6 +146,8 @@ def training(
     recompute: _Recompute = "auto",
     overlap: _Overlap = None,
     software: _Software = "",
+    graphs: _Graphs = None,
+    dispatcher: _Dispatcher = None,
     what_if: _WhatIf = None,
     closed_form: Annotated[
         bool, typer.Option("--closed-form", help="The closed form alone, without simulating the pipeline.")
@@ -189,6 +209,7 @@ def training(
         overlap=overlap or told.overlap,
         software=software,
     )
+    job = _running(job, graphs, dispatcher)
     check(job.model, spread, Batch(batch, micro, seq_len), found.gpus)
     step = _step(job, spread, micro, recompute)
     run: Timeline | None = None
@@ -211,49 +232,95 @@ def training(
 
 def search_training(
     *,
-    model: _Model,
+    model: _AnyModel = None,
     cluster: _ClusterOption,
     nodes: _Nodes = None,
+    config: _Config = None,
     global_batch: _GlobalBatch = None,
     micro_batch: _MicroBatch = None,
-    seq_len: _SeqLen = 4096,
-    precision: _Precision = "bf16",
+    seq_len: _AnySeqLen = None,
+    precision: _AnyPrecision = None,
     layout: Annotated[
         str | None,
         typer.Option(
             "--layout", metavar="TEXT", help="What of the layout is fixed, such as tp8.ep8; the rest is searched."
         ),
     ] = None,
+    framework: Annotated[
+        str | None,
+        typer.Option(
+            "--framework",
+            metavar="NAME",
+            help="Layouts that it can run alone: megatron, torchtitan, deepspeed, llm-foundry; any if not given.",
+        ),
+    ] = None,
+    order: Annotated[
+        str | None,
+        typer.Option(
+            "--order", metavar="AXES", help="Order of ranks, the fastest axis first: tp-cp-ep-dp-pp or tp-cp-ep-pp-dp."
+        ),
+    ] = None,
     overlap: _Overlap = None,
     software: _Software = "",
+    graphs: _Graphs = None,
+    dispatcher: _Dispatcher = None,
     what_if: _WhatIf = None,
     count: Annotated[
         int, typer.Option("--count", metavar="N", min=1, max=100, help="Layouts that are shown.")
     ] = _SHOWN,
+    engine: Annotated[
+        str,
+        typer.Option(
+            "--engine",
+            metavar="WHERE",
+            help="Where layouts are timed: here, local[:N], dask://HOST:PORT, ray://HOST:PORT, mpi.",
+        ),
+    ] = "here",
     as_json: _Json = False,
 ) -> int:
     """Search all legal layouts of a model on a cluster for the shortest step; the best are simulated.
 
     Legal: every rule of Megatron's groups holds, and memory suffices. Searched are tp, cp, pp, ep, virtual stages, micro-batch, full
-    recompute or none, optimizer or weights sharded. Layouts whose steps differ by less than 0.5 % count as one.
+    recompute or none, optimizer or weights sharded, or weights in each NVLink domain. Layouts whose steps differ by less than 0.5 % count as one.
 
     \b
     Examples:
       busbw search training --model llama3-70b --cluster dgx-h100 --nodes 8 --global-batch 128 --seq-len 8192
       busbw search training --model deepseek-v3 --cluster gb200-nvl72 --nodes 64 --global-batch 4096 --precision mxfp8 --layout tp1
     """  # noqa: D301 - the backspace keeps the lines of the examples apart
+    from busbw.simulation.engines import engine as opened  # noqa: PLC0415
     from busbw.workloads.training.predict import predict_step  # noqa: PLC0415 - loads numpy
     from busbw.workloads.training.search import search as searched  # noqa: PLC0415
 
     found = _cluster(cluster, nodes, what_if)
-    batch = global_batch or found.gpus * 2
-    if global_batch is None:
+    told = _configured(config, None, seq_len) if config is not None else _Configured()
+    if model is None and told.model is None:
+        raise typer.BadParameter("no model: give --model NAME, or --config FILE that describes one.")
+    batch = global_batch or told.global_batch or found.gpus * 2
+    if global_batch is None and told.global_batch is None:
         note(f"no --global-batch: {batch} sequences, two a GPU, were taken.")
-    job = _job(model, found, batch, seq_len, precision=precision, overlap=overlap, software=software)
-    result = searched(job, _space(layout, micro_batch))
+    job = _job(
+        model or told.model,
+        found,
+        batch,
+        seq_len or told.seq_len or _SEQ_LEN,
+        precision=precision or told.precision,
+        overlap=overlap or told.overlap,
+        software=software,
+    )
+    job = _running(job, graphs, dispatcher)
+    space = _space(layout, micro_batch)
+    if framework is not None:
+        from busbw.workloads.training.frameworks import find_framework  # noqa: PLC0415
+
+        space = replace(space, framework=find_framework(framework))
+    if order is not None:
+        space = replace(space, order=order)
+    with opened(engine) as executor:
+        result = searched(job, space, executor=executor)
     steps = [predict_step(job, one, micro, again) for one, micro, again, _ in result.best(count)]
     runs = [_simulated(step, record=False) for step in steps]
-    order = sorted(range(len(steps)), key=lambda place: runs[place].time_s)
+    ranked = sorted(range(len(steps)), key=lambda place: runs[place].time_s)
     if as_json:
         print_json(
             {
@@ -264,11 +331,11 @@ def search_training(
                 "legal": result.legal,
                 "fit": result.fit,
                 "lost": dict(result.losses),
-                "layouts": [_step_json(steps[place], runs[place], []) for place in order],
+                "layouts": [_step_json(steps[place], runs[place], []) for place in ranked],
             }
         )
     else:
-        _print_search(result, [steps[place] for place in order], [runs[place] for place in order])
+        _print_search(result, [steps[place] for place in ranked], [runs[place] for place in ranked])
     return 0
 
 
@@ -301,8 +368,8 @@ class _Configured:
     overlap: frozenset[str] | None = None
 
 
-def _configured(path: Path, gpus: int, seq_len: int | None) -> _Configured:
-    """A configuration on so many GPUs; what was not taken from it is told."""
+def _configured(path: Path, gpus: int | None, seq_len: int | None) -> _Configured:
+    """A configuration on so many GPUs, or without its layout; what was not taken from it is told."""
     from busbw.workloads.importers import import_configuration  # noqa: PLC0415
 
     found = import_configuration(path)
@@ -311,7 +378,8 @@ def _configured(path: Path, gpus: int, seq_len: int | None) -> _Configured:
     if found.missing:
         note(f"{found.path} does not say: {', '.join(found.missing)}")
     length = seq_len or found.seq_len or _SEQ_LEN
-    layout, batch = replace(found, seq_len=length).on(gpus) if found.layout is not None else (None, None)
+    placed = found.layout is not None and gpus is not None
+    layout, batch = replace(found, seq_len=length).on(gpus) if placed and gpus is not None else (None, None)
     return _Configured(
         None if found.model is None and not found.dimensions else found.model_with(),
         layout,
@@ -357,6 +425,16 @@ def _job(
     return replace(job, overlap=frozenset(word for word in overlap.lower().split(",") if word and word != "none"))
 
 
+def _running(job: Job, graphs: str | None, dispatcher: str | None) -> Job:
+    """The job with what the command line says of its software."""
+    from busbw.workloads.training.job import SCOPES  # noqa: PLC0415
+
+    if graphs is not None:
+        words = frozenset(word for word in graphs.lower().split(",") if word)
+        job = replace(job, graphs=frozenset(SCOPES) if words == {"all"} else words - {"none"})
+    return job if dispatcher is None else replace(job, dispatcher=dispatcher.lower())
+
+
 def _step(job: Job, layout: Layout, micro_batch: int, recompute: str) -> StepPrediction:
     from busbw.workloads.training.layout import RECOMPUTE  # noqa: PLC0415
     from busbw.workloads.training.predict import predict_step  # noqa: PLC0415
@@ -390,14 +468,13 @@ def _space(layout: str | None, micro_batch: int | None) -> Space:
     if not layout:
         return space
     fixed = parse_layout(layout)
-    words = layout.lower()
-    sizes = {
-        name: (getattr(fixed, name),)
-        for name in ("tp", "cp", "pp", "ep", "vpp")
-        if name in words.replace("vpp", "~") or (name == "vpp" and "vpp" in words)
-    }
-    sharding = (fixed.sharding,) if any(word in words for word in ("zero", "fsdp")) else space.sharding
-    return replace(space, **sizes, sharding=sharding)
+    words = set(re.findall(r"[a-z]+", layout.lower()))
+    sizes: dict[str, Any] = {name: (getattr(fixed, name),) for name in ("tp", "cp", "pp", "ep", "vpp") if name in words}
+    if words & {"zero", "fsdp", "hsdp"}:
+        sizes["sharding"] = (fixed.sharding,)
+    if "nosp" in words:
+        sizes["sp"] = False
+    return replace(space, **sizes)
 
 
 def _draw(run: Timeline | None, step: StepPrediction, perfetto: Path | None, report: Path | None) -> None:

@@ -20,6 +20,8 @@ class Gemm:
     k: int
     dtype: str = "bf16"
     count: int = 1
+    result_bytes: float = 0.0
+    """Read and written an element of the result; 0: written once in the usual type. A gradient that is added to is read and written."""
 
     @property
     def flops(self) -> float:

@@ -1,12 +1,15 @@
 """Searches: legal means what `check` says, the best comes first, and losers have a reason."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 
 from busbw.errors import InputError
 from busbw.hardware import find_cluster
+from busbw.workloads.training.frameworks import find_framework
 from busbw.workloads.training.job import Job
-from busbw.workloads.training.layout import Batch, is_legal
+from busbw.workloads.training.layout import SHARDING, Batch, is_legal
 from busbw.workloads.training.models import find_model
 from busbw.workloads.training.predict import predict_step
 from busbw.workloads.training.search import ALIKE, Space, candidates, levels, search
@@ -57,3 +60,36 @@ def test_no_legal_layout_and_none_that_fits_say_what_to_change():
         search(job(batch=1), Space(tp=(1,), pp=(1,), cp=(1,)))
     with pytest.raises(InputError, match=r"need at least \d+ GiB"):
         search(job("llama3.1-405b"))
+
+
+def test_a_framework_is_offered_only_what_it_can_run():
+    """Megatron shards weights only without a pipeline; llm-foundry has data parallelism alone."""
+    job = Job(find_model("llama3-8b"), find_cluster("dgx-h100", 2)[0], 64, 4096)
+    whole = candidates(job)
+    megatron, foundry = (candidates(job, Space(framework=find_framework(name))) for name in ("megatron", "llm-foundry"))
+    sharded = megatron.sharding >= SHARDING.index("fsdp")
+    assert sharded.any() and (megatron.pp[sharded] == 1).all() and (megatron.pp > 1).any()
+    assert (foundry.tp * foundry.pp * foundry.cp == 1).all() and len(foundry)
+    assert len(whole) > len(megatron) > len(foundry)
+    with pytest.raises(InputError, match=r"framework 'megatrn' is not known.*megatron"):
+        find_framework("megatrn")
+
+
+def test_hybrid_sharding_keeps_the_weights_of_a_copy_in_an_nvlink_domain():
+    """16 GPUs in two nodes of 8: shards of 8 / tp, two copies; none on one node, where it would be FSDP."""
+
+    def shards(nodes):
+        job = Job(find_model("llama3-8b"), find_cluster("dgx-h100", nodes)[0], 64, 4096)
+        found = candidates(job, Space(sharding=("hsdp",), cp=(1,), pp=(1,)))
+        return {(int(tp), int(shard)) for tp, shard in zip(found.tp, found.shard, strict=True)}
+
+    assert shards(2) == {(1, 8), (2, 4), (4, 2)}
+    assert shards(1) == set()
+
+
+def test_workers_of_an_engine_find_what_one_process_finds():
+    job = Job(find_model("llama3-8b"), find_cluster("dgx-h100", 1)[0], 16, 4096)
+    with ThreadPoolExecutor(2) as pool:
+        there = search(job, executor=pool)
+    here = search(job)
+    assert there.best(5) == here.best(5) and there.losses == here.losses

@@ -10,7 +10,7 @@ from busbw.hardware import find_cluster
 from busbw.simulation import simulate
 from busbw.workloads.training.calibration import figures_of, from_json, load_training_calibration, priors, to_json
 from busbw.workloads.training.columns import Columns
-from busbw.workloads.training.job import Job
+from busbw.workloads.training.job import SCOPES, Job
 from busbw.workloads.training.layout import parse_layout, precision_of
 from busbw.workloads.training.models import find_model
 from busbw.workloads.training.network import GroupTimes, members_inside
@@ -133,7 +133,47 @@ def test_experts_over_more_nodes_send_a_token_once_a_node():
     at = job("qwen3-30b-a3b", precision=precision_of("fp8"))
     columns = Columns.of([parse_layout("dp64.ep64")], [1], ["none"])
     once, copies = (
-        float(times(parts_of(replace(at, dedup=dedup), columns), figures_of([at], priors())).parts_s["ep"][0])
-        for dedup in (True, False)
+        float(times(parts_of(replace(at, dispatcher=dispatcher), columns), figures_of([at], priors())).parts_s["ep"][0])
+        for dispatcher in ("deepep", "alltoall")
     )
     assert once < copies
+
+
+def _step_s(at: Job, layout: str, micro_batch: int = 1, recompute: str = "none") -> float:
+    columns = Columns.of([parse_layout(layout)], [micro_batch], [recompute])
+    return float(times(parts_of(at, columns), figures_of([at], priors())).total_s[0])
+
+
+def test_the_host_holds_up_experts_that_it_launches_one_by_one():
+    """128 experts on each GPU and 512 tokens: thousands of launches a layer take longer than the GPU needs; a graph replays them, fewer experts need less."""
+    at = job("qwen3-30b-a3b", cluster=find_cluster("dgx-h100", 1)[0], seq_len=512, precision=precision_of("fp8"))
+    graphed = replace(at, graphs=frozenset(SCOPES))
+    assert _step_s(at, "dp8") > 3 * _step_s(graphed, "dp8")
+    assert _step_s(at, "dp8.ep8", 16) < 1.5 * _step_s(graphed, "dp8.ep8", 16)
+
+
+def test_selective_recompute_costs_what_its_modules_cost():
+    """Nothing < activations of experts < all of an MoE layer < whole layers, and each only what it repeats."""
+    at = job("qwen3-30b-a3b", graphs=frozenset(SCOPES))
+    few, most = (replace(at, again=frozenset({module})) for module in ("moe_act", "moe"))
+    took = [
+        _step_s(at, "dp64.ep8"),
+        _step_s(few, "dp64.ep8", 1, "selective"),
+        _step_s(most, "dp64.ep8", 1, "selective"),
+        _step_s(at, "dp64.ep8", 1, "full"),
+    ]
+    assert took == sorted(took) and took[0] < took[1]
+
+
+def test_gradients_that_are_added_up_in_fp32_cost_more_than_in_bf16():
+    """A micro-batch of 1024 tokens: 8 bytes read and written a weight beside 2 x 1024 operations; 4 bytes in bf16."""
+    wide = job("llama3-8b", seq_len=1024)
+    narrow = replace(wide, precision=replace(wide.precision, gradient_bytes=2.0))
+    assert _step_s(wide, "dp64") > 1.01 * _step_s(narrow, "dp64")
+
+
+def test_what_a_job_may_say_of_its_software_is_checked():
+    with pytest.raises(InputError, match="dispatcher 'nccl' is not known; of alltoall, deepep, hybridep"):
+        job("qwen3-30b-a3b", dispatcher="nccl")
+    with pytest.raises(InputError, match="graphs 'all' is not known"):
+        job("qwen3-30b-a3b", graphs=frozenset({"all"}))

@@ -130,9 +130,10 @@ def result_bytes(dtype: str) -> float:
 
 
 def gemm_time(figures: Figures, device: Device, dtype: str, shape: Shape) -> FloatArray:
-    """Seconds of products (m x k) (k x n), (R,); of `groups` such products in one kernel where the shape names them."""
+    """Seconds of products (m x k) (k x n), (R,); of `groups` such products in one kernel where the shape names them; result_bytes: see Gemm."""
     groups, m, n, k = shape.get("groups", np.ones(1)), shape["m"], shape["n"], shape["k"]
-    element, result = element_bytes(dtype), result_bytes(dtype)
+    element = element_bytes(dtype)
+    result = np.maximum(shape.get("result_bytes", np.zeros(1)), result_bytes(dtype))
     compute = np.full(m.shape, np.inf)
     per_sm = device.flops_per_s * figures["peak"] / device.sms
     for rows, columns in TILES:

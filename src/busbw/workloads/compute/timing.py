@@ -323,7 +323,10 @@ def _columns(operations: Sequence[Operation], *names: str) -> tuple[dict[str, Fl
 def _gemm_seconds(surface: _Surface, device: Device, gemms: Sequence[Gemm]) -> tuple[FloatArray, Mask]:
     columns, works = _columns(gemms, "m", "n", "k", "count")
     count = columns.pop("count")
-    each = gemm_time(surface.figures, device, gemms[0].dtype, columns) * correction("gemm", surface.correction, columns)
+    traffic = {"result_bytes": np.array([one.result_bytes for one in gemms])}
+    each = gemm_time(surface.figures, device, gemms[0].dtype, columns | traffic) * correction(
+        "gemm", surface.correction, columns
+    )
     return np.where(works, each * count, 0.0), np.minimum.reduce(list(columns.values())) >= 512
 
 

@@ -32,14 +32,14 @@ FIGURES: Mapping[str, tuple[float, float, tuple[tuple[str, float], ...], str]] =
     "experts": (1.1, 0.2, (("arch+dtype", 0.15),), "routed experts: time over that of the fitted kernel with even routing"),
     "memory": (1.2, 0.25, (("family", 0.3),), "norms, activations, permutation and the like"),
     "gap_s": (1e-6, 0.5, (), "idle time between two kernels of a stream"),
-    "host_s": (6e-6, 0.5, (("host", 0.7),), "time of the host for a launch, where launches are not replayed from graphs"),
+    "host_s": (1.5e-5, 0.5, (), "time of the host for a launch, where launches are not replayed from graphs"),
     "links": (1.0, 0.15, (), "collectives beside computing: time over that of one alone"),
     "tp_open": (0.5, 0.4, (), "share of tensor-parallel communication that is waited for where it is overlapped"),
     "ep_open": (0.5, 0.4, (), "share of dispatch and combine that is waited for where they are overlapped"),
     "dp_hidden": (0.5, 0.4, (), "share of computing beside which gradients and weights of a data-parallel group can travel"),
     "step_s": (6e-3, 0.7, (), "what a step takes beside its micro-batches: data, logging, checks"),
     "optimizer": (1.5, 0.3, (), "the optimizer: time over that of its bytes through memory"),
-    "software": (1.0, 1e-3, (("gpu", 0.08), ("family", 0.08), ("release+moe", 0.12)), "everything that a GPU computes"),
+    "software": (1.0, 1e-3, (("gpu", 0.08), ("family+moe", 0.08), ("release+moe", 0.12)), "everything that a GPU computes"),
 }  # fmt: skip
 """Priors are guesses, with the spread that a guess has; the shipped calibration says what fits."""
 
@@ -55,9 +55,9 @@ def tags_of(job: Job) -> dict[str, str]:
         "gpu": job.gpu,
         "arch+dtype": f"{arch}/{dtype}",
         "family": family,
+        "family+moe": f"{family}/{moe}" if family else "",
         "kernel": f"{job.kernel}/{arch}" if job.flash else "scores",
         "release+moe": f"{job.software}/{moe}" if job.software else "",
-        "host": ("graphs" if job.graphs else f"{family}/{moe}"),
     }
 
 
@@ -105,9 +105,6 @@ def figures_of(jobs: Sequence[Job], calibration: TrainingCalibration) -> Figures
         for name in FIGURES
         if name not in ("tp_open", "ep_open")
     }
-    columns["host_s"] = np.array(
-        [0.0 if job.graphs else value for job, value in zip(jobs, columns["host_s"], strict=True)]
-    )
     for name, group in (("tp", "tp"), ("ep", "ep")):
         share = [
             calibration.value(f"{name}_open", one) if group in job.overlap else 1.0

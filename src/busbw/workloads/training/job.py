@@ -10,10 +10,16 @@ from busbw.hardware import Cluster
 from busbw.workloads.training.layout import PRECISIONS, Batch, Precision
 from busbw.workloads.training.models import Model
 
-__all__ = ["TASKS", "Job", "Running"]
+__all__ = ["DISPATCHERS", "MODULES", "SCOPES", "TASKS", "Job", "Running"]
 
 TASKS = ("pretrain", "sft", "lora")
 """lora: weights stay as they are, so their gradients are neither computed nor sent."""
+SCOPES = ("attn", "mamba", "mlp", "router", "experts")
+"""Parts of a layer whose launches a CUDA graph may replay."""
+MODULES = ("core_attn", "mla_up_proj", "layernorm", "moe_act", "mlp", "moe")
+"""What of a layer selective recompute may compute again. Source: Megatron-Core, --recompute-modules."""
+DISPATCHERS = ("alltoall", "deepep", "hybridep")
+"""How tokens come to their experts: every copy by NCCL, sorted before and after; once a GPU by DeepEP; once a GPU, sorted on the way, by HybridEP."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,8 +32,8 @@ class Running:
     """Whether norms, residuals and activations are fused kernels."""
     flash: bool = True
     """Whether attention is one kernel that keeps no scores."""
-    graphs: bool = False
-    """Whether launches are replayed from CUDA graphs, so that the host does not hold the GPU up."""
+    graphs: frozenset[str] = frozenset()
+    """Parts of a layer (SCOPES) whose launches are replayed from CUDA graphs, so that the host does not hold the GPU up there."""
     overlap: frozenset[str] = frozenset({"dp", "cp", "pp"})
     """Groups whose communication runs beside computing, of tp, cp, pp, dp, ep."""
     fused_experts: bool = False
@@ -36,8 +42,10 @@ class Running:
     """Of attention: cudnn (also FlashAttention-3), fa2 (FlashAttention-2 and PyTorch's own)."""
     balanced: bool = False
     """Whether layers are dealt to stages so that the output layer counts as what it takes; else all stages have as many."""
-    dedup: bool = True
-    """Whether dispatch sends a token once to a GPU."""
+    dispatcher: str = "deepep"
+    """Of DISPATCHERS."""
+    again: frozenset[str] = frozenset({"core_attn"})
+    """Of MODULES: what selective recompute computes again."""
     loss_bytes: float = 6.0
     """A logit, in the loss: bf16 logits and their fp32 copy."""
 
@@ -66,6 +74,11 @@ class Job(Running):
         wrong = sorted(self.overlap - {"tp", "cp", "pp", "dp", "ep"})
         if wrong:
             raise InputError(f"overlap {wrong[0]!r} is not known; of tp, cp, pp, dp, ep.")
+        for name, known in (("graphs", SCOPES), ("again", MODULES), ("dispatcher", DISPATCHERS)):
+            given = getattr(self, name)
+            for word in sorted({given} if isinstance(given, str) else given):
+                if word not in known:
+                    raise InputError(f"{name} {word!r} is not known; of {', '.join(known)}.")
 
     @property
     def gpu(self) -> str:

@@ -126,6 +126,10 @@ class Precision:
     """Of inputs of matrix products kept for the backward pass."""
     dispatch_bytes: float = 2.0
     """Of a token on its way to an expert."""
+    attention: str = ""
+    """Type of attention's projections where it differs."""
+    wide_layers: int = 0
+    """Layers that are kept in bf16 whole: the last ones."""
 
 
 PRECISIONS = {

@@ -25,6 +25,7 @@ __all__ = [
     "Memory",
     "layer_activation_bytes",
     "memory",
+    "recomputed_bytes",
     "usable_bytes",
     "verdicts",
 ]
@@ -63,6 +64,11 @@ class Memory:
     def fits(self) -> npt.NDArray[np.bool_]:
         """Whether a GPU has as much."""
         return self.total <= self.capacity_bytes
+
+    @property
+    def fits_with_room(self) -> npt.NDArray[np.bool_]:
+        """Whether it also has what an allocator keeps and does not use: what a layout that runs for long needs."""
+        return self.reserved + CONTEXT_BYTES <= self.capacity_bytes
 
 
 def layer_activation_bytes(model: Model, kind: Kind, job: Job, columns: Columns) -> FloatArray:
@@ -104,6 +110,33 @@ def layer_activation_bytes(model: Model, kind: Kind, job: Job, columns: Columns)
 
 def _ffn_bytes(tokens: FloatArray, width: FloatArray | float, gated: bool, saved: float) -> FloatArray:
     return np.asarray(tokens * width * (2 * (2 if gated else 1) + saved), np.float64)
+
+
+def recomputed_bytes(model: Model, kind: Kind, job: Job, columns: Columns) -> FloatArray:
+    """What of `layer_activation_bytes` selective recompute with the job's modules does not keep, (N,)."""
+    t = columns.tp.astype(np.float64)
+    tokens = columns.micro_batch * job.seq_len / columns.cp
+    split = np.where(columns.sp == 1, tokens / t, tokens)
+    rows = np.asarray(split * model.top_k * columns.etp, np.float64)
+    saved, mixes = job.precision.saved_bytes, kind.mixer in ("full", "window")
+    found = np.zeros(len(columns))
+    if "core_attn" in job.again and mixes and not job.flash:
+        found += 5.0 * model.heads / t * columns.micro_batch * (job.seq_len / columns.cp) * job.seq_len
+    if "mla_up_proj" in job.again and mixes and model.is_mla:
+        found += (
+            tokens * 2 * (model.heads / t * model.query_dim + model.kv_heads / t * (model.query_dim + model.value_dim))
+        )
+    if "layernorm" in job.again:
+        found += split * model.hidden * saved * ((kind.mixer != "none") + (kind.ffn != "none"))
+    if "mlp" in job.again and kind.ffn == "dense":
+        found += _ffn_bytes(np.asarray(tokens, np.float64), model.ffn / t, model.gated, saved)
+    if kind.ffn == "moe":
+        width = model.moe_ffn / columns.etp
+        if "moe" in job.again:
+            found += rows * model.expert_hidden * (saved + 2) + _ffn_bytes(rows, width, model.gated, saved)
+        elif "moe_act" in job.again:
+            found += rows * width * saved
+    return found
 
 
 VERDICTS = ("fits", "needs recompute", "does not fit")
@@ -196,12 +229,18 @@ def _activations(job: Job, columns: Columns, per_stage: FloatArray, vpp: FloatAr
         / model.layers
     )
     full = columns.recompute == RECOMPUTE.index("full")
-    selective = (columns.recompute == RECOMPUTE.index("selective")) & (not job.flash)
-    scores = 5.0 * model.heads / t * columns.micro_batch * (job.seq_len / columns.cp) * job.seq_len
+    selective = columns.recompute == RECOMPUTE.index("selective")
+    again = (
+        sum(
+            (recomputed_bytes(model, kind, job, columns) * count for kind, count in model.counts.items()),
+            np.zeros(len(columns)),
+        )
+        / model.layers
+    )
     each_kept = np.where(
         full,
         2.0 * split * model.hidden,
-        np.where(selective, each - scores, np.where(columns.recompute == RECOMPUTE.index("ops"), each / 2, each)),
+        np.where(selective, each - again, np.where(columns.recompute == RECOMPUTE.index("ops"), each / 2, each)),
     )
     micro_batches = np.maximum(1, job.global_batch // (columns.micro_batch * columns.dp))
     under_way = np.minimum(micro_batches, pp)

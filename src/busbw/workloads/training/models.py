@@ -54,6 +54,8 @@ class Model:
     moe_ffn: int = 0
     shared_ffn: int = 0
     """Width of the experts that see every token, all together."""
+    expert_bias: bool = False
+    """Whether routed experts add biases, which grouped products do not fuse."""
     moe_hidden: int = 0
     """What routed experts work on where that is not `hidden` (latent experts); 0: hidden."""
     dense_layers_first: int = 0
@@ -292,7 +294,7 @@ def model_of(name: str, dimensions: Mapping[str, Any], where: str) -> Model:
     for key, value in dimensions.items():
         if key in ("pattern", "source"):
             good = isinstance(value, str)
-        elif key in ("gated", "tied"):
+        elif key in ("expert_bias", "gated", "tied"):
             good = isinstance(value, bool)
         else:
             good = isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MOST_DIMENSION

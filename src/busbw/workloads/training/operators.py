@@ -7,13 +7,24 @@ Legend: T tokens of this rank and micro-batch before sequence parallel splits th
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from busbw.workloads.operations import Attention, Experts, Gemm, MemoryBound, Operation
 from busbw.workloads.training.layout import Precision
 from busbw.workloads.training.models import Kind, Model
 
-__all__ = ["PHASES", "Communicate", "Compute", "Operator", "Shard", "layer_operators", "output_operators"]
+__all__ = [
+    "PHASES",
+    "Communicate",
+    "Compute",
+    "Operator",
+    "Shard",
+    "layer_operators",
+    "layer_parts",
+    "output_operators",
+    "part_key",
+    "part_operators",
+]
 
 PHASES = ("forward", "input", "weight", "again")
 """forward; backward to the inputs and to the weights; forward computed again in the backward pass."""
@@ -43,8 +54,20 @@ class Shard:
     """Whether experts quantise and activate inside their products."""
     document_len: int
     """Tokens that attend to each other; 0: all of a sequence."""
-    dedup: bool
-    """Whether a token goes to a GPU once, whatever number of its experts are there."""
+    dispatcher: str
+    """How tokens come to their experts: a word of `job.DISPATCHERS`."""
+    graphs: frozenset[str]
+    """Parts of a layer whose launches are replayed from graphs: words of `job.SCOPES`."""
+    again: frozenset[str]
+    """What selective recompute computes again: words of `job.MODULES`."""
+
+    added_bytes: float
+    """Read and written a weight when its gradient is added to; 0: gradients are written anew each micro-batch."""
+
+    @property
+    def dedup(self) -> bool:
+        """Whether a token goes to a GPU once, whatever number of its experts are there."""
+        return self.dispatcher != "alltoall"
 
     @property
     def tokens(self) -> int:
@@ -65,6 +88,8 @@ class Compute:
     phase: str
     operation: Operation
     times: int = 1
+    scope: str = ""
+    """The part of a layer it belongs to, of `job.SCOPES`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,42 +111,75 @@ class Communicate:
 Operator = Compute | Communicate
 
 
+def layer_parts(kind: Kind) -> tuple[str, ...]:
+    """The parts of a layer that `part_operators` knows."""
+    mixer = (kind.mixer,) if kind.mixer != "none" else ()
+    return mixer + {"dense": ("dense",), "moe": ("router", "experts")}.get(kind.ffn, ())
+
+
+def part_key(part: str, shard: Shard) -> tuple[object, ...]:
+    """What of a shard the operators of a part depend on, beside what all shards of a job share: parts of equal keys are equal."""
+    if part == "experts":
+        return (part, shard.split_tokens, shard.ep, shard.etp, shard.recompute)
+    own = (part, shard.tp, shard.cp, shard.micro_batch, shard.sp, shard.recompute, shard.added_bytes)
+    return (*own, shard.context) if part in ("full", "window") else own
+
+
+def part_operators(model: Model, part: str, shard: Shard) -> tuple[Operator, ...]:
+    """All operators of one part of a layer and micro-batch: a mixer, a dense FFN, the router with shared experts, or routed experts."""
+    if part in ("full", "window"):
+        found = list(_in("attn", _attention(model, part, shard)))
+    else:
+        scope, made = {
+            "mamba": ("mamba", _mamba), "dense": ("mlp", _dense), "router": ("router", _router), "experts": ("experts", _experts)
+        }[part]  # fmt: skip
+        found = list(_in(scope, made(model, shard)))
+    return (*found, *(_again(one) for one in _computed_again(found, shard)))
+
+
 def layer_operators(model: Model, kind: Kind, shard: Shard) -> tuple[Operator, ...]:
-    """All operators of one layer and micro-batch, in the order of a phase."""
-    found: list[Operator] = []
-    if kind.mixer in ("full", "window"):
-        found += _attention(model, kind, shard)
-    elif kind.mixer == "mamba":
-        found += _mamba(model, shard)
-    if kind.ffn == "dense":
-        found += _dense(model, shard)
-    elif kind.ffn == "moe":
-        found += _experts(model, shard)
+    """All operators of one layer and micro-batch, part by part."""
+    return tuple(one for part in layer_parts(kind) for one in part_operators(model, part, shard))
+
+
+def _in(scope: str, operators: Iterator[Operator]) -> Iterator[Operator]:
+    for one in operators:
+        yield replace(one, scope=scope) if isinstance(one, Compute) else one
+
+
+_MODULES = {
+    "core_attn": frozenset({"attention", "scores", "softmax", "values"}),
+    "mla_up_proj": frozenset({"q up", "kv up", "rotate"}),
+    "layernorm": frozenset({"attention norm", "mamba norm", "ffn norm", "experts norm"}),
+    "moe_act": frozenset({"expert activation"}),
+    "mlp": frozenset({"ffn up", "ffn activation", "ffn down"}),
+}
+"""Names of the operators that a module of selective recompute computes again; moe is its whole scope."""
+
+
+def _computed_again(found: list[Operator], shard: Shard) -> list[Operator]:
+    """Forward operators that the backward pass repeats."""
+    forward = [one for one in found if one.phase == "forward"]
     if shard.recompute == "full":
-        found += [_again(one) for one in found if one.phase == "forward"]
-    elif shard.recompute == "ops":
-        products = [
+        return forward
+    if shard.recompute == "ops":
+        computed = [one for one in forward if isinstance(one, Compute)]
+        products = [one for one in computed if isinstance(one.operation, Gemm)]
+        cheap = [one for one in computed if isinstance(one.operation, MemoryBound)]
+        gathered = [one for one in forward if isinstance(one, Communicate) and one.collective == "all_gather"]
+        return [*products[::2], *cheap, *gathered]
+    if shard.recompute == "selective":
+        names = frozenset().union(*(_MODULES.get(module, frozenset()) for module in shard.again))
+        if shard.flash and shard.again == {"core_attn"}:
+            return []  # the fused kernel keeps no scores, and computes them again anyway
+        whole = ("router", "experts") if "moe" in shard.again else ()
+        moved = ("dispatch", "combine") if "moe" in shard.again else ()
+        return [
             one
-            for one in found
-            if one.phase == "forward" and isinstance(one, Compute) and isinstance(one.operation, Gemm)
+            for one in forward
+            if one.name in names or one.name in moved or (isinstance(one, Compute) and one.scope in whole)
         ]
-        cheap = [
-            one
-            for one in found
-            if one.phase == "forward" and isinstance(one, Compute) and isinstance(one.operation, MemoryBound)
-        ]
-        gathered = [
-            one
-            for one in found
-            if one.phase == "forward" and isinstance(one, Communicate) and one.collective == "all_gather"
-        ]
-        repeated: list[Operator] = [*products[::2], *cheap, *gathered]
-        found += [_again(one) for one in repeated]
-    elif shard.recompute == "selective" and not shard.flash:
-        found += [
-            _again(one) for one in found if one.phase == "forward" and one.name in ("scores", "softmax", "values")
-        ]
-    return tuple(found)
+    return []
 
 
 def output_operators(model: Model, shard: Shard) -> tuple[Operator, ...]:
@@ -131,7 +189,7 @@ def output_operators(model: Model, shard: Shard) -> tuple[Operator, ...]:
     found: list[Operator] = [_norm("final norm", "forward", shard, model.hidden)]
     if t > 1:
         found.append(_tp("gather", shard, model, "forward", first=True))
-    found += _gemm("output", tokens, model.vocab // t, model.hidden, "bf16")
+    found += _gemm("output", tokens, model.vocab // t, model.hidden, dtype="bf16", shard=shard)
     # Cross-entropy in fp32: logits cast, maximum, exponentials and sum, target; the gradient written over them. A guess of passes.
     found.append(Compute("loss", "forward", MemoryBound(logits * (2 + 4 + 4 + 4), 8)))
     found.append(Compute("loss", "input", MemoryBound(logits * (4 + 4 + 2), 4)))
@@ -144,17 +202,15 @@ def output_operators(model: Model, shard: Shard) -> tuple[Operator, ...]:
 
 
 def _again(one: Operator) -> Operator:
-    if isinstance(one, Compute):
-        return Compute(one.name, "again", one.operation, one.times)
-    return Communicate(one.name, "again", one.collective, one.group, one.size_bytes, one.behind, one.times, one.choices)
+    return replace(one, phase="again")
 
 
-def _gemm(name: str, m: float, n: int, k: int, dtype: str) -> Iterator[Compute]:
-    """A product forward, and both of its backward pass."""
+def _gemm(name: str, m: float, n: int, k: int, *, dtype: str, shard: Shard) -> Iterator[Compute]:
+    """A product forward, and both of its backward pass; the second adds to the gradient."""
     rows, columns = max(1, round(m)), max(1, n)
     yield Compute(name, "forward", Gemm(rows, columns, k, dtype))
     yield Compute(name, "input", Gemm(rows, k, columns, dtype))
-    yield Compute(name, "weight", Gemm(columns, k, rows, dtype))
+    yield Compute(name, "weight", Gemm(columns, k, rows, dtype, result_bytes=shard.added_bytes))
 
 
 def _quantise(shard: Shard, inputs: float, outputs: float) -> Iterator[Compute]:
@@ -204,32 +260,36 @@ def _tensor_parallel(shard: Shard, model: Model) -> Iterator[Communicate]:
     yield Communicate("gather again", "input", "all_gather", "tp", size, "weight")
 
 
-def _attention(model: Model, kind: Kind, shard: Shard) -> Iterator[Operator]:
+def _attention(model: Model, mixer: str, shard: Shard) -> Iterator[Operator]:
     t, c, b, s, tokens = shard.tp, shard.cp, shard.micro_batch, shard.seq_len, shard.tokens
-    h, dtype = model.hidden, shard.precision.gemm
+    h, dtype = model.hidden, shard.precision.attention or shard.precision.gemm
     heads = max(1, model.heads // t)
     kv_heads = max(1, model.kv_heads // t)
     query, value = model.query_dim, model.value_dim
     yield from _pre("attention", shard, h)
     if model.is_mla:
         down = model.q_lora_rank + model.kv_lora_rank + model.qk_rope_head_dim
-        yield from _gemm("q and kv down", tokens if not shard.sp else shard.split_tokens, down, h, dtype)
+        yield from _gemm(
+            "q and kv down", tokens if not shard.sp else shard.split_tokens, down, h, dtype=dtype, shard=shard
+        )
         if model.q_lora_rank:
-            yield from _gemm("q up", tokens, heads * query, model.q_lora_rank, dtype)
+            yield from _gemm("q up", tokens, heads * query, model.q_lora_rank, dtype=dtype, shard=shard)
         else:
-            yield from _gemm("q", tokens, heads * query, h, dtype)
-        yield from _gemm("kv up", tokens, heads * (model.qk_nope_head_dim + value), model.kv_lora_rank, dtype)
+            yield from _gemm("q", tokens, heads * query, h, dtype=dtype, shard=shard)
+        yield from _gemm(
+            "kv up", tokens, heads * (model.qk_nope_head_dim + value), model.kv_lora_rank, dtype=dtype, shard=shard
+        )
         taken_in = tokens * float(down + h)
         made = heads * (query * 2 + value)
     else:
         made = (heads + 2 * kv_heads) * query
-        yield from _gemm("qkv", tokens, made, h, dtype)
+        yield from _gemm("qkv", tokens, made, h, dtype=dtype, shard=shard)
         taken_in = float(tokens * h)
     rotated = (heads + kv_heads) * query if not model.is_mla else heads * 2 * query
     much = 2 if shard.fused else 6
     yield Compute("rotate", "forward", MemoryBound(tokens * rotated * _E * much, 2 if shard.fused else 8))
     yield Compute("rotate", "input", MemoryBound(tokens * rotated * _E * much, 2 if shard.fused else 8))
-    window = model.window if kind.mixer == "window" else 0
+    window = model.window if mixer == "window" else 0
     if shard.flash:
         q_len, kv_len, causal, split, steps = s, s, True, 1, 1
         if c > 1 and shard.context == "ulysses":
@@ -267,8 +327,9 @@ def _attention(model: Model, kind: Kind, shard: Shard) -> Iterator[Operator]:
         yield from _unfused_scores(b * heads, s // c, s, query, value)
     if c > 1:
         yield from _context(shard, kv_heads, query, value, heads)
-    yield from _gemm("attention out", tokens, h, heads * value, dtype)
-    yield from _quantise(shard, taken_in + tokens * float(heads * value), tokens * float(made + h))
+    yield from _gemm("attention out", tokens, h, heads * value, dtype=dtype, shard=shard)
+    if not shard.precision.attention:
+        yield from _quantise(shard, taken_in + tokens * float(heads * value), tokens * float(made + h))
     yield from _tensor_parallel(shard, model)
 
 
@@ -311,7 +372,7 @@ def _mamba(model: Model, shard: Shard) -> Iterator[Operator]:
     heads = model.mamba_heads // t
     projected = 2 * inner + states + heads
     yield from _pre("mamba", shard, h)
-    yield from _gemm("mamba in", tokens, projected, h, dtype)
+    yield from _gemm("mamba in", tokens, projected, h, dtype=dtype, shard=shard)
     # The chunked scan: products of a chunk of 128 tokens, batched over heads and written as one product of equal work, and the passes over x, z, B, C and dt,
     # decays and states in fp32, all computed again backward. A guess of passes.
     chunk = 128
@@ -323,7 +384,12 @@ def _mamba(model: Model, shard: Shard) -> Iterator[Operator]:
         yield Compute(
             "scan passes", phase, MemoryBound(tokens * projected * _E * (10 if phase == "forward" else 30), 8 * much)
         )
-    yield from _gemm("mamba out", tokens, h, inner, dtype)
+    if shard.cp > 1:
+        # Heads instead of tokens for the scan: what is projected goes to the ranks of its heads, and comes back. Source: Megatron-Core, ssm/mamba_context_parallel.py.
+        for phase in ("forward", "input"):
+            yield Communicate("to heads", phase, "all_to_all", "cp", tokens * projected * _E)
+            yield Communicate("from heads", phase, "all_to_all", "cp", tokens * inner * _E)
+    yield from _gemm("mamba out", tokens, h, inner, dtype=dtype, shard=shard)
     yield from _quantise(shard, tokens * float(h + inner), tokens * float(projected + h))
     yield from _tensor_parallel(shard, model)
 
@@ -338,9 +404,9 @@ def _activation(tokens: float, width: float, gated: bool, fused: bool, name: str
 
 def _ffn(name: str, f: int, model: Model, shard: Shard) -> Iterator[Compute]:
     dtype, tokens, h, gated = shard.precision.gemm, shard.tokens, model.hidden, model.gated
-    yield from _gemm(f"{name} up", tokens, f * (2 if gated else 1), h, dtype)
-    yield from _activation(tokens, f, gated, shard.fused)
-    yield from _gemm(f"{name} down", tokens, h, f, dtype)
+    yield from _gemm(f"{name} up", tokens, f * (2 if gated else 1), h, dtype=dtype, shard=shard)
+    yield from _activation(tokens, f, gated, shard.fused, f"{name} activation")
+    yield from _gemm(f"{name} down", tokens, h, f, dtype=dtype, shard=shard)
     yield from _quantise(shard, tokens * float(h + f), tokens * float(h + f * (2 if gated else 1)))
 
 
@@ -350,22 +416,33 @@ def _dense(model: Model, shard: Shard) -> Iterator[Operator]:
     yield from _tensor_parallel(shard, model)
 
 
-def _experts(model: Model, shard: Shard) -> Iterator[Operator]:
-    h, inner, k = model.hidden, model.expert_hidden, model.top_k
+def _router(model: Model, shard: Shard) -> Iterator[Operator]:
+    """What an MoE layer does before its tokens leave, and its shared experts."""
+    h, inner = model.hidden, model.expert_hidden
     tokens = shard.split_tokens
     yield from _pre("experts", shard, h)
-    yield from _gemm("router", tokens, model.experts, h, "bf16")
+    yield from _gemm("router", tokens, model.experts, h, dtype="bf16", shard=shard)
     yield Compute("route", "forward", MemoryBound(tokens * model.experts * 4 * 4, 10))
     yield Compute("route", "input", MemoryBound(tokens * model.experts * 4 * 4, 6))
     if inner != h:
-        yield from _gemm("into latent", tokens, inner, h, "bf16")
-        yield from _gemm("out of latent", tokens, h, inner, "bf16")
+        yield from _gemm("into latent", tokens, inner, h, dtype="bf16", shard=shard)
+        yield from _gemm("out of latent", tokens, h, inner, dtype="bf16", shard=shard)
     if model.shared_ffn:
         if shard.tp > 1:
             yield from _tensor_parallel(shard, model)
         yield from _ffn("shared", model.shared_ffn // shard.tp, model, shard)
+
+
+_SORTS = {"alltoall": 2.0, "deepep": 1.0, "hybridep": 0.5}
+"""Passes over a rank's copies of tokens on the way to its experts, and again on the way back: alltoall sorts by GPU before sending and by expert after
+it, DeepEP by expert, HybridEP as it copies. Source: Megatron-Core, transformer/moe/token_dispatcher.py; the half is a guess."""
+
+
+def _experts(model: Model, shard: Shard) -> Iterator[Operator]:
+    inner, k = model.expert_hidden, model.top_k
+    tokens = shard.split_tokens
     copies = tokens * k
-    moved = copies * inner * _E * 2
+    moved = copies * inner * _E * 2 * _SORTS[shard.dispatcher]
     for phase in ("forward", "input"):
         yield Compute("permute", phase, MemoryBound(moved, 2))
         yield Compute("unpermute", phase, MemoryBound(moved, 2))
@@ -380,6 +457,11 @@ def _experts(model: Model, shard: Shard) -> Iterator[Operator]:
         yield from _quantise(
             shard, rows * float(inner + width), rows * float(inner + width * (2 if model.gated else 1))
         )
+        if model.expert_bias:
+            # Not fused: a product of bias and probability in fp32, a sum, a copy and a cast, expert by expert; backward the same and sums over rows.
+            biased = rows * float(inner)
+            yield Compute("expert bias", "forward", MemoryBound(biased * (4 + 4 + 2 + 4 + 4 + 4 + 4 + 2), 3 * here))
+            yield Compute("expert bias", "input", MemoryBound(biased * (2 + 4 + 4 + 4 + 4 + 4 + 2), 4 * here))
     if shard.ep > 1:
         choices = k if shard.dedup else 0
         sent = tokens * inner * _sent(k, shard.ep, shard.dedup)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -15,9 +16,10 @@ import numpy.typing as npt
 
 from busbw.errors import InputError
 from busbw.workloads.training.calibration import TrainingCalibration
-from busbw.workloads.training.columns import Columns
+from busbw.workloads.training.columns import Columns, groups
+from busbw.workloads.training.frameworks import Framework
 from busbw.workloads.training.job import Job
-from busbw.workloads.training.layout import RECOMPUTE, SCHEDULES, SHARDING, Layout
+from busbw.workloads.training.layout import ORDERS, RECOMPUTE, SCHEDULES, SHARDING, Layout
 from busbw.workloads.training.memory import memory
 from busbw.workloads.training.network import GroupTimes
 from busbw.workloads.training.predict import Steps, predict_steps
@@ -45,8 +47,13 @@ class Space:
     vpp: Sequence[int] | None = None
     micro_batch: Sequence[int] | None = None
     recompute: Sequence[str] = ("none", "full")
-    sharding: Sequence[str] = ("zero1", "fsdp")
+    sharding: Sequence[str] = ("zero1", "fsdp", "hsdp")
     schedules: Sequence[str] = ("1f1b", "interleaved")
+    order: str = ORDERS[0]
+    sp: bool = True
+    """Whether tensor parallelism comes with sequence parallelism."""
+    framework: Framework | None = None
+    """Whose layouts alone are searched; None: any that a framework might have."""
 
 
 def _divisors(number: int) -> list[int]:
@@ -91,6 +98,8 @@ def candidates(job: Job, space: Space | None = None) -> Columns:
                     heads.append((tp, cp, pp, dp, ep, vpp, mb))
         if len(heads) * len(space.recompute) * len(space.sharding) > _MOST:
             raise InputError(f"more than {_MOST:,} layouts. Fix some sizes with --layout, such as tp8.")
+    if space.order not in ORDERS:
+        raise InputError(f"order {space.order!r} is not known; {' or '.join(ORDERS)}.")
     if not heads:
         return _columns(np.zeros((0, 7), np.int64), np.zeros((0, 2), np.int64))
     ways = np.array(
@@ -98,7 +107,21 @@ def candidates(job: Job, space: Space | None = None) -> Columns:
     )
     sizes = np.repeat(np.array(heads, np.int64), len(ways), axis=0)
     columns = _columns(sizes, np.tile(ways, (len(heads), 1)))
-    return columns.at(np.flatnonzero(legal(job, columns)))
+    # Hybrid sharding keeps a copy of the weights in each NVLink domain: groups of the GPUs there that share weights.
+    hybrid = columns.sharding == SHARDING.index("hsdp")
+    shard = np.where(hybrid, np.maximum(1, _domain(job) // columns.tp), 0)
+    sp = ((columns.tp > 1) & space.sp).astype(np.int64)
+    columns = replace(columns, shard=shard, sp=sp, order=np.full(len(columns), ORDERS.index(space.order)))
+    good = legal(job, columns)
+    group = columns.dp * columns.cp
+    good &= ~hybrid | ((shard > 1) & (group > shard) & (group % np.maximum(shard, 1) == 0))
+    if space.framework is not None:
+        good &= space.framework.can(columns)
+    return columns.at(np.flatnonzero(good))
+
+
+def _domain(job: Job) -> int:
+    return GroupTimes(job.cluster).domain
 
 
 def _columns(sizes: IntArray, ways: IntArray) -> Columns:
@@ -192,15 +215,19 @@ def search(
     space: Space | None = None,
     calibration: TrainingCalibration | None = None,
     links: GroupTimes | None = None,
+    executor: Executor | None = None,
 ) -> Search:
-    """All legal layouts of a job that fit, the fastest first. Raises InputError where none is legal or none fits."""
+    """All legal layouts of a job that fit, the fastest first; timed by the workers of an executor where one is given.
+
+    Raises InputError where none is legal or none fits.
+    """
     columns = candidates(job, space)
     if not len(columns):
         raise InputError(
             f"no legal layout of {job.model.name} on {job.cluster.gpus} GPUs with a global batch of {job.global_batch}. "
             "Change --nodes or --global-batch so that they share factors."
         )
-    fits = np.concatenate([memory(job, columns.at(part)).fits for part in _slices(len(columns))])
+    fits = np.concatenate([memory(job, columns.at(part)).fits_with_room for part in _slices(len(columns))])
     left = columns.at(np.flatnonzero(fits))
     if not len(left):
         least = min(float(memory(job, columns.at(part)).total.min()) for part in _slices(len(columns)))
@@ -208,8 +235,7 @@ def search(
             f"no layout of {job.model.name} fits: {len(columns)} legal ones need at least {least / 2**30:.0f} GiB a GPU, "
             f"there are {memory(job, columns.at(np.array([0]))).capacity_bytes / 2**30:.0f}. Take more nodes, or a larger GPU."
         )
-    links = links or GroupTimes(job.cluster)
-    steps = predict_steps(job, left, links, calibration)
+    steps = _timed(job, left, calibration, links, executor)
     order = np.argsort(steps.total_s, kind="stable")
     parts = {name: part[order] for name, part in steps.times.parts_s.items()}
     ordered = replace(
@@ -218,6 +244,36 @@ def search(
     )  # fmt: skip
     found = Steps(job, left.at(order), ordered, steps.low_s[order], steps.high_s[order])
     return Search(job, len(columns), len(left), found, _losses(found, len(columns) - len(left)))
+
+
+def _timed(
+    job: Job,
+    columns: Columns,
+    calibration: TrainingCalibration | None,
+    links: GroupTimes | None,
+    executor: Executor | None,
+) -> Steps:
+    """The steps of layouts; with an executor a task for each tp and cp, which share no tables of operators."""
+    if executor is None:
+        return predict_steps(job, columns, links, calibration)
+    _, kind = groups([columns.tp, columns.cp])
+    places = [np.flatnonzero(kind == one) for one in range(int(kind.max()) + 1)]
+    asked = [executor.submit(predict_steps, job, columns.at(part), None, calibration) for part in places]
+    found = [one.result() for one in asked]
+    back = np.argsort(np.concatenate(places), kind="stable")
+
+    def joined(values: Sequence[FloatArray]) -> FloatArray:
+        return np.asarray(np.concatenate(list(values))[back])
+
+    times = replace(
+        found[0].times,
+        total_s=joined([one.times.total_s for one in found]),
+        parts_s={name: joined([one.times.parts_s[name] for one in found]) for name in found[0].times.parts_s},
+        forward_s=joined([one.times.forward_s for one in found]),
+        backward_s=joined([one.times.backward_s for one in found]),
+    )
+    low, high = joined([one.low_s for one in found]), joined([one.high_s for one in found])
+    return Steps(job, columns, times, low, high)
 
 
 def _slices(count: int) -> list[IntArray]:

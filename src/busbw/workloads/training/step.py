@@ -7,7 +7,7 @@ puts pipeline, overlap and overheads together. N layouts, P phases of `operators
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import Any
 
@@ -18,7 +18,7 @@ from busbw.workloads.compute import operation_time
 from busbw.workloads.operations import Attention, Experts, Gemm, MemoryBound, Operation
 from busbw.workloads.training.columns import Columns, groups
 from busbw.workloads.training.job import Job
-from busbw.workloads.training.layout import CONTEXT, RECOMPUTE, SCHEDULES, SHARDING
+from busbw.workloads.training.layout import CONTEXT, PRECISIONS, RECOMPUTE, SCHEDULES, SHARDING
 from busbw.workloads.training.network import GroupTimes, members_inside
 from busbw.workloads.training.operators import (
     PHASES,
@@ -26,8 +26,10 @@ from busbw.workloads.training.operators import (
     Compute,
     Operator,
     Shard,
-    layer_operators,
+    layer_parts,
     output_operators,
+    part_key,
+    part_operators,
 )
 
 __all__ = ["BREAKDOWN", "CLASSES", "LINKS", "Figures", "StepParts", "StepTimes", "parts_of", "stack", "times"]
@@ -35,13 +37,16 @@ __all__ = ["BREAKDOWN", "CLASSES", "LINKS", "Figures", "StepParts", "StepTimes",
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 
-CLASSES = ("gemm", "gemm16", "attention", "experts", "memory", "kernels")
-"""Seconds of products in the recipe's type and in bf16, of attention, of routed experts, of work that HBM bounds; kernels: how many."""
-LINKS = ("tp", "tp_weight", "cp", "ep", "etp")
-"""Seconds of communication inside a layer, by group; tp_weight hides behind the gradient of the weights."""
+CLASSES = ("gemm", "gemm16", "attention", "experts", "memory", "kernels", "launches")
+"""Seconds of products in the recipe's type and in bf16, of attention, of routed experts, of work that HBM bounds; kernels: how many; launches: how many
+of the host, outside graphs."""
+LINKS = ("tp", "tp_weight", "cp", "ep", "etp", "cp_open")
+"""Seconds of communication inside a layer, by group; tp_weight hides behind the gradient of the weights, cp behind attention, cp_open behind nothing."""
 BREAKDOWN = ("compute", "bubble", "tp", "cp", "ep", "pp", "dp", "optimizer", "other")
 """Of a step's time; communication that computing does not hide."""
 _P, _C, _G = len(PHASES), len(CLASSES), len(LINKS)
+_TIMED = CLASSES.index("kernels")
+"""Columns of CLASSES that are seconds."""
 _ADAM_BYTES = 30.0
 """Read and written a parameter: gradient 4, master and moments 12 twice, weight 2. Source: arithmetic on fp32 Adam."""
 _BF16 = ("bf16", "fp16")
@@ -70,6 +75,19 @@ def _kernels(operation: Operation) -> int:
     return 2 if isinstance(operation, Experts) else 1
 
 
+_PER_PRODUCT = {"bf16": 1, "fp16": 1, "fp8": 2, "fp8_block": 2, "mxfp8": 3, "nvfp4": 3}
+"""Launches for an expert's product: itself, quantising its input, bringing scales into order. Source: Transformer Engine's grouped linear layer runs
+experts one by one on several streams; the counts are a guess."""
+
+
+def _launches(operation: Operation, fused_experts: bool) -> int:
+    """What the host launches for an operation; experts are launched one by one unless they are fused."""
+    if isinstance(operation, Experts) and not fused_experts:
+        products = 4 if operation.backward else 2
+        return products * operation.experts * _PER_PRODUCT.get(operation.dtype, 2)
+    return _kernels(operation)
+
+
 def _sums(
     operators: tuple[Operator, ...], gpu: str, recipe: str, links: GroupTimes, shard: Shard
 ) -> tuple[FloatArray, FloatArray]:
@@ -84,9 +102,13 @@ def _sums(
                 gpu, one.operation
             )
             computing[phase, CLASSES.index("kernels")] += one.times * _kernels(one.operation)
+            if one.scope not in shard.graphs:
+                launched = one.times * _launches(one.operation, shard.fused_experts)
+                computing[phase, CLASSES.index("launches")] += launched
             continue
         n = 2 if one.collective == "send_recv" else ranks[one.group]
         name = "tp_weight" if one.group == "tp" and one.behind == "weight" else one.group
+        name = "cp_open" if name == "cp" and one.behind != "attention" else name
         took = 0.0
         if ranks[one.group] > 1:
             took = links.time(
@@ -138,33 +160,50 @@ class _Tables:
 
     def __init__(self, job: Job, links: GroupTimes) -> None:
         self.job, self.links = job, links
-        self.kept: dict[tuple[int, ...], tuple[FloatArray, ...]] = {}
+        self.kept: dict[tuple[object, ...], tuple[FloatArray, FloatArray]] = {}
+        self.kinds = dict(job.model.counts)
+        for kind in job.model.mtp_kinds if job.model.mtp else ():
+            self.kinds[kind] = self.kinds.get(kind, 0) + job.model.mtp
 
     def of(self, key: tuple[int, ...]) -> tuple[FloatArray, ...]:
         """All layers' (P, C) and (P, G), the output's (P, C) and (P, G)."""
-        if key not in self.kept:
-            tp, cp, ep, etp, micro_batch, sp, context, recompute = key
-            job = self.job
-            shard = Shard(
-                tp, cp, ep, etp, micro_batch, job.seq_len, bool(sp), CONTEXT[context], job.precision, RECOMPUTE[recompute], job.fused,
-                job.flash, job.fused_experts, job.document_len, job.dedup,
-            )  # fmt: skip
-            computing, sending = np.zeros((_P, _C)), np.zeros((_P, _G))
-            kinds = dict(job.model.counts)
-            for kind in job.model.mtp_kinds if job.model.mtp else ():
-                kinds[kind] = kinds.get(kind, 0) + job.model.mtp
-            recipe = job.precision.gemm
-            for kind, count in kinds.items():
-                one, sent = _sums(layer_operators(job.model, kind, shard), job.gpu, recipe, self.links, shard)
+        tp, cp, ep, etp, micro_batch, sp, context, recompute, sharded = key
+        job = self.job
+        shard = Shard(
+            tp, cp, ep, etp, micro_batch, job.seq_len, bool(sp), CONTEXT[context], job.precision, RECOMPUTE[recompute], job.fused,
+            job.flash, job.fused_experts, job.document_len, job.dispatcher, job.graphs, job.again,
+            0.0 if sharded else 2 * job.precision.gradient_bytes,
+        )  # fmt: skip
+        computing, sending = np.zeros((_P, _C)), np.zeros((_P, _G))
+        for kind, count in self.kinds.items():
+            for part in layer_parts(kind):
+                one, sent = self._part(part, shard)
                 computing, sending = computing + one * count, sending + sent * count
-            out, out_sent = _sums(output_operators(job.model, shard), job.gpu, recipe, self.links, shard)
-            further = 1 + job.model.mtp
-            found = (computing, sending, out * further, out_sent * further)
-            if job.task == "lora":
-                for part in found:
-                    part[PHASES.index("weight")] = 0.0
-            self.kept[key] = found
+        out_key = ("output", tp, cp, micro_batch, sp, sharded)
+        if out_key not in self.kept:
+            self.kept[out_key] = self._sums(output_operators(job.model, shard), shard)
+        out, out_sent = self.kept[out_key]
+        further = 1 + job.model.mtp
+        return computing, sending, out * further, out_sent * further
+
+    def _part(self, part: str, shard: Shard) -> tuple[FloatArray, FloatArray]:
+        key = part_key(part, shard)
+        if key not in self.kept:
+            one, sent = self._sums(part_operators(self.job.model, part, shard), shard)
+            wide = min(1.0, self.job.precision.wide_layers / self.job.model.layers)
+            if wide:
+                whole = replace(shard, precision=PRECISIONS["bf16"])
+                other, _ = self._sums(part_operators(self.job.model, part, whole), whole)
+                one = (1 - wide) * one + wide * other
+            self.kept[key] = one, sent
         return self.kept[key]
+
+    def _sums(self, operators: tuple[Operator, ...], shard: Shard) -> tuple[FloatArray, FloatArray]:
+        found = _sums(operators, self.job.gpu, self.job.precision.gemm, self.links, shard)
+        if self.job.task == "lora":
+            for part in found:
+                part[PHASES.index("weight")] = 0.0
+        return found
 
 
 def parts_of(job: Job, columns: Columns, links: GroupTimes | None = None) -> StepParts:
@@ -180,6 +219,7 @@ def parts_of(job: Job, columns: Columns, links: GroupTimes | None = None) -> Ste
         columns.sp,
         columns.context,
         columns.recompute,
+        (columns.sharding >= SHARDING.index("fsdp")) & (columns.pp == 1),
     )
     first, which = groups(keys)
     rows = [tables.of(tuple(int(column[place]) for column in keys)) for place in first.tolist()]
@@ -191,11 +231,11 @@ def _parts(job: Job, columns: Columns, links: GroupTimes, summed: Sequence[Float
     model = job.model
     pp, vpp = columns.pp.astype(np.float64), columns.vpp.astype(np.float64)
     total = float(model.layers)
-    # Stages of equal layers where they divide; else layers are dealt out so that the output layer counts as what it takes.
-    one_layer = layers[:, :, :-1].sum(axis=(1, 2)) / total
-    head = (output[:, :, :-1].sum(axis=(1, 2)) / one_layer)[which]
+    # Stages of equal layers where they divide; else the busiest has a whole number of layers, or its share of layers and output if that is more.
+    one_layer = layers[:, :, :_TIMED].sum(axis=(1, 2)) / total
+    head = (output[:, :, :_TIMED].sum(axis=(1, 2)) / one_layer)[which]
     even = ((total % (pp * vpp)) == 0) & ((not job.balanced) | (pp == 1))
-    dealt = np.ceil((total + head) / pp - 1e-9)
+    dealt = np.maximum(np.ceil(total / pp - 1e-9), (total + head) / pp)
     share = np.where(even, 1.0 / pp, np.minimum(1.0, dealt / total))
     with_output = np.where(even | (pp == 1), 1.0, 0.0)
 
@@ -328,12 +368,15 @@ def times(parts: StepParts, figures: Figures) -> StepTimes:
         ],
         axis=1,
     )
-    phases = np.einsum("npc,nc->np", parts.computing, weights) * np.asarray(figures.software)[..., None]
-    host = parts.computing[:, :, CLASSES.index("kernels")] * np.asarray(figures.host_s)[..., None]
+    phases = (
+        np.einsum("npc,nc->np", parts.computing[:, :, : weights.shape[1]], weights)
+        * np.asarray(figures.software)[..., None]
+    )
+    host = parts.computing[:, :, CLASSES.index("launches")] * np.asarray(figures.host_s)[..., None]
     forward, inputs, weight, again = phases.T
     forward_host, back_host = host[:, 0], host[:, 1:].sum(axis=1)
     sent = parts.sending * np.asarray(figures.links)[..., None, None]
-    tp, tp_weight, cp, ep, etp = (sent[:, :, place] for place in range(_G))
+    tp, tp_weight, cp, ep, etp, cp_open = (sent[:, :, place] for place in range(_G))
     attention = parts.computing[:, :, CLASSES.index("attention")] * np.asarray(figures.attention)[..., None]
     tp_open = 1.0 - np.asarray(figures.tp_hidden)
     ep_open = 1.0 - np.asarray(figures.ep_hidden)
@@ -343,7 +386,7 @@ def times(parts: StepParts, figures: Figures) -> StepTimes:
         return np.asarray(values[:, backward_phases].sum(axis=1), np.float64)
 
     tp_f, tp_b = tp[:, 0] * tp_open, back(tp) * tp_open + np.maximum(0.0, back(tp_weight) - weight)
-    cp_over = np.maximum(0.0, cp - attention)
+    cp_over = np.maximum(_RING_OPEN * cp, cp - attention) + cp_open
     cp_f, cp_b = cp_over[:, 0], back(cp_over)
     ep_f = ep[:, 0] * ep_open + etp[:, 0]
     ep_b = back(ep) * ep_open + back(etp)
@@ -374,9 +417,15 @@ def times(parts: StepParts, figures: Figures) -> StepTimes:
     return StepTimes(np.asarray(sum(shown.values()), np.float64), shown, f, b)
 
 
+_RING_OPEN = 0.25
+"""Share of a ring's messages that attention does not hide though it takes longer: each step waits for the slower of both neighbours. A guess."""
+_SHARP = 3
+"""Of the norm that joins host and GPU: a quarter more where they are alike, since each waits for the other in places. Chosen among 3, 4 and 8 by the error of sources left out."""
+
+
 def _longer(one: FloatArray, other: FloatArray) -> FloatArray:
     """The longer of two, a little more where they are alike: neither waits for the other all the time."""
-    return np.asarray((one**4 + other**4) ** 0.25, np.float64)
+    return np.asarray((one**_SHARP + other**_SHARP) ** (1 / _SHARP), np.float64)
 
 
 def _bubble(parts: StepParts, f: FloatArray, b: FloatArray, w: FloatArray) -> FloatArray:
@@ -400,10 +449,8 @@ def _exposed(parts: StepParts, figures: Figures, f: FloatArray, b: FloatArray, m
         return np.asarray(bare * sent + np.maximum(0.0, (1 - bare) * sent - beside * hidden), np.float64)
 
     once = over(gather, f) + over(scatter, b)
-    pipelined = parts.pp > 1
-    passes = np.where(pipelined, 1.0, m)  # a pipeline keeps gathered weights for all its micro-batches
+    # Without a pipeline FSDP gathers twice and scatters once a micro-batch; a pipeline keeps gathered weights for all of them, and does both once a step.
     each = over(gather, f) + over(gather + scatter, b)
-    few = over(gather, f * m) + over(scatter, b)
     zero2 = parts.sharding == SHARDING.index("zero2")
     found = np.where(zero2, over(gather, f) + m * over(scatter, b), once)
-    return np.where(fsdp, np.where(pipelined, few, passes * each), found)
+    return np.where(fsdp & (parts.pp == 1), m * each, found)
