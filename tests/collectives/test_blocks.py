@@ -133,7 +133,7 @@ def exported(ranks: int, target: str) -> tuple[int, int]:
     return plans, written
 
 
-@pytest.mark.parametrize(("target", "written"), [("msccl", 73), ("rccl", 77)])
+@pytest.mark.parametrize(("target", "written"), [("msccl", 76), ("rccl", 80)])
 def test_most_plans_of_the_library_can_be_written_as_msccl_xml(target, written):
     """At 3 ranks all but those that use multicast, and collectives that the file has no word for; counted, so that a change shows."""
-    assert exported(3, target) == (89, written)
+    assert exported(3, target) == (92, written)
