@@ -243,6 +243,7 @@ def test_what_cannot_be_laid_beside_is_refused(busbw, words, said):
         "[]",
         "{}",
         '{"step_s": 1, "low_s": 1, "high_s": 1, "breakdown_s": {"compute": "x"}}',
+        '{"step_s": 1, "low_s": 1, "high_s": 1, "breakdown_s": {}}',
         '{"step_s": NaN, "low_s": 1, "high_s": 1, "breakdown_s": {}}',
         "[" * 5000,
     ],
@@ -251,3 +252,16 @@ def test_what_is_no_expected_step_is_refused(step_file, text):
     step_file.write_text(text)
     with pytest.raises(InputError, match=r"busbw simulate training \.\.\. --json > FILE"):
         read_expected(step_file)
+
+
+@pytest.mark.parametrize("where", ["none/x.svg", "."])
+def test_a_drawing_that_cannot_be_written_is_refused_before_anything_is_read(busbw, tmp_path, where):
+    ran = busbw("explain", NSIGHT, "--plot", tmp_path / where)
+    assert (ran.status, ran.out) == (2, "")
+    assert "--plot" in ran.err and "folder" in ran.err
+
+
+def test_a_group_larger_than_the_nodes_named_is_told(busbw):
+    """16 ranks ran on what is said to be one node of eight GPUs."""
+    ran = busbw("explain", BUNDLE, "--cluster", "dgx-h100", "--nodes", "1")
+    assert "16 ranks" in ran.err and "8 GPUs" in ran.err and "--nodes" in ran.err

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from busbw.diagnosis.beside_model import calls_beside_model
-from busbw.diagnosis.rules.expected_calls import checks
+from busbw.diagnosis.rules.expected_calls import checks, slower_than_expected
 from busbw.diagnosis.rules.steps import checks as step_checks
 from busbw.hardware import find_cluster
 
@@ -94,3 +94,23 @@ def test_ranks_that_compute_unevenly_are_told_where_no_single_one_is_slow():
     assert [check.result.split(";")[0] for check in step_checks(facts_of({}, rows))] == [
         "ranks compute between 10 ms (rank 0) and 14 ms (rank 2) a step"
     ]
+
+
+def test_collectives_faster_than_the_cluster_can_be_speak_against_the_cluster_named_and_clear_nothing():
+    """1.75 x 256 MiB over 450 GB/s take 1.04 ms; 0.2 ms are no collective of this size on this cluster."""
+    facts = facts_of({}, calls(lambda rank, seq: 0.2))
+    facts.cluster = find_cluster("dgx-h100")[0]
+    (found,) = checks(facts)
+    assert not found.decisive
+    assert "faster than dgx-h100 can be" in found.result
+
+
+@pytest.mark.parametrize(
+    ("traced", "said"),
+    [(8, "waiting for late ranks is not in it"), (1, "waiting for a rank without a trace may be in it")],
+)
+def test_waiting_is_left_out_only_where_every_rank_has_a_trace(traced: int, said: str):
+    facts = facts_of({}, calls(SLOW, traced=traced))
+    facts.cluster = find_cluster("dgx-h100")[0]
+    (found,) = slower_than_expected(facts)
+    assert said in found.summary

@@ -154,3 +154,36 @@ def test_no_text_of_its_words_makes_the_reader_fail(words: list[str]):
 def test_hostile_numbers_and_brackets_are_data(line: str):
     found = read_text(READER, module("%p = f32[8] parameter(0)", line))
     assert not any("size_bytes" in row for row in found.collectives)
+
+
+def test_lines_that_all_go_on_are_read_in_time_that_grows_with_them():
+    """60,000 lines that end with a comma: joined again at each line they would be 36 GB to copy."""
+    found = read_text(
+        READER,
+        module(
+            *["%c = f32[8] add(,"] * 60_000, "%b = f32[8] copy(%p)", "%a = f32[8] all-reduce(%p), replica_groups={}"
+        ),
+    )
+    assert columns(found.collectives, "op") == [("all_reduce",)]
+
+
+def test_a_type_that_is_not_known_has_no_size():
+    found = read_text(
+        READER,
+        module(
+            "%a = q7[1024] all-reduce(%p), replica_groups={}",
+            "%b = (q7[1024], f32[8]) all-reduce(%p), replica_groups={}",
+        ),
+    )
+    assert columns(found.collectives, "size_bytes") == [(None,), (None,)]
+
+
+def test_of_several_modules_in_a_file_the_first_is_read_and_the_others_are_told():
+    """Dumps run together by cat: the second has other devices, and computations of the same names."""
+    one, other = (
+        module("%a = f32[8] all-reduce(%p), replica_groups={}", devices=f"num_partitions={n}") for n in (8, 4)
+    )
+    found = read_text(READER, one + other + other)
+    assert columns(found.collectives, "ranks") == [(8,)]
+    (loss,) = found.losses
+    assert (loss.kind, loss.line) == ("several-modules", one.count("\n") + 1)

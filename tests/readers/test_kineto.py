@@ -104,6 +104,14 @@ def test_a_bare_list_of_events_is_a_trace_without_its_head():
     assert not found.losses
 
 
+def test_a_bare_list_may_have_its_members_in_any_order():
+    """What `jq -S .traceEvents` leaves: sorted, so that args come first."""
+    bare = json.dumps([event("kernel", "gemm", 50.0, 20.5, stream=7)], indent=1, sort_keys=True).encode()
+    assert bare.index(b'"args"') < bare.index(b'"ph"')
+    assert READER.sniff(bare)
+    assert columns(read_text(READER, bare).spans, "name", "begin_ns", "lane") == [("gemm", 50_000, "7")]
+
+
 @pytest.mark.parametrize("text", [b"[]", b"[1, 2]", b'[{"ph": "X", "name": "main"}]', b'[{"cat": "kernel"}]'])
 def test_other_lists_are_no_trace_of_kineto(text: bytes):
     assert not READER.sniff(text)

@@ -89,3 +89,12 @@ def test_a_row_cut_in_its_middle_costs_itself():
 @given(mutations([DETAILS, RAW]))
 def test_no_damage_makes_the_reader_fail(text: bytes):
     read_text(READER, text)
+
+
+@pytest.mark.parametrize("value", ["89,50", "1.000,00", "12,5", "1,00,000", "1,0000"])
+def test_a_decimal_comma_is_no_number_and_is_told(value: str):
+    """Commas stand between thousands. 89,50 % of a locale that writes decimals so is not 8950 %."""
+    found = read_text(READER, RAW.replace("89.50", value))
+    assert found.kernels[0].get("dram_share") is None
+    (loss,) = found.losses
+    assert loss.kind == "damaged-row" and value in loss.detail and "LC_ALL=C" in loss.detail

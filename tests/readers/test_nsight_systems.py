@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from busbw.diagnosis.explain import explain
+from busbw.errors import Loss
 from busbw.observations import Artefact
 from busbw.observations.store.keeping import keep_copy
 from busbw.readers.nsight_systems import READER, TABLES, row_text
@@ -317,3 +319,47 @@ def test_who_comes_last_is_told_without_ranks_by_gpu_and_process(tmp_path: Path)
             )
     slow = next(finding for finding in explained(made, tmp_path) if finding["kind"] == "slow-node")
     assert "GPU 2 of process 102 (node7) spends the shortest time in 12 of 12 collectives" in slow["summary"]
+
+
+def test_a_log_beside_the_database_is_told(tmp_path):
+    """A database in SQLite's WAL mode that a program still writes, or that was copied without it closing: rows are in the -wal file, which is not read."""
+    file = tmp_path / "live.sqlite"
+    with closing(sqlite3.connect(file)) as writer:
+        writer.execute("PRAGMA journal_mode=wal")
+        writer.execute(
+            "CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start INTEGER, end INTEGER, deviceId INTEGER, streamId INTEGER)"
+        )
+        writer.commit()
+        losses = {loss.kind: loss for loss in READER.read(Artefact.of(file, file.name)) if isinstance(loss, Loss)}
+    assert "live.sqlite-wal" in losses["unfinished-file"].detail
+
+
+def test_a_database_with_annotations_alone_says_that_kernels_are_missing():
+    """Without kernels it does not matter when they were launched."""
+    made = Export("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_GRAPH_TRACE", "CUPTI_ACTIVITY_KIND_RUNTIME")
+    (loss,) = (loss for loss in read(made).losses if loss.kind == "missing-table")
+    assert "CUPTI_ACTIVITY_KIND_KERNEL" in loss.detail and loss.count == 1
+
+
+def test_a_group_whose_begin_was_not_recorded_takes_no_calls_of_others():
+    """A call of its own, then the end of a group that began before the trace did, or whose begin the profiler left out."""
+    made = Export()
+    made.range("ncclAllReduce", 0, 10, schema=ALL_REDUCE, said=(5, 100))
+    made.kernel("ncclDevKernel_AllReduce_Sum_bf16_TREE_LL(x)", 20, 30, launched=5)
+    made.range("ncclGroupEnd", 100, 200)
+    made.kernel("ncclDevKernel_AllReduce_Sum_bf16_TREE_LL(x)", 220, 230, launched=150)
+    assert columns(read(made).collectives, "size_bytes") == [(100,), (None,)]
+
+
+def test_groups_within_groups_end_with_the_outermost():
+    """What two inner groups call is launched when the outer one ends."""
+    made = Export()
+    made.range("ncclGroupStart", 0, 5)
+    for call in range(2):
+        at = 10 + 100 * call
+        made.range("ncclGroupStart", at, at + 5)
+        made.range("ncclAllReduce", at + 10, at + 20, schema=ALL_REDUCE, said=(5, 100 << call))
+        made.range("ncclGroupEnd", at + 30, at + 35)
+    made.range("ncclGroupEnd", 300, 400)
+    made.kernel("ncclDevKernel_AllReduce_Sum_bf16_TREE_LL(x)", 420, 430, launched=350)
+    assert columns(read(made).collectives, "size_bytes") == [(300,)]

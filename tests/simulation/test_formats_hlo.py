@@ -108,3 +108,58 @@ def test_every_byte_sent_has_a_rank_of_the_module():
     made = read_graph(STEP)
     assert made.ranks == 8
     assert set(np.unique(made.rank)) == set(range(8))
+
+
+def test_a_value_that_all_layers_add_to_needs_each_collective_once(tmp_path):
+    """x = x + all-reduce(x), as every transformer does: 400 layers cost 400 times the edges of one, not 400 squared."""
+
+    def layers(number: int):
+        lines = [
+            line
+            for k in range(number)
+            for line in (
+                f"%a{k} = f32[1024] all-reduce(%x{k}), {PAIRS}",
+                f"%x{k + 1} = f32[1024] add(%x{k}, %a{k})",
+            )
+        ]
+        return graph(tmp_path, module("%x0 = f32[1024] copy(%p)", *lines))
+
+    few, many = layers(4), layers(400)
+    assert edges(many) < 110 * edges(few)
+
+
+def edges(made) -> int:
+    return len(made.after)
+
+
+def test_loops_of_many_collectives_beside_each_other_grow_with_their_number(tmp_path):
+    """A hundred all-reduces a trip that need nothing of each other; the next trip needs all of them: a hundred edges each way and not their product."""
+    many = 100
+    inside = "".join(f" %a{k} = f32[1] all-reduce(%q), {PAIRS}\n" for k in range(many))
+    body = f"%body {{\n %q = f32[1024] parameter(0)\n{inside} ROOT %t = (f32[1]) tuple({', '.join(f'%a{k}' for k in range(many))})\n}}\n"
+    trips = 'backend_config={"known_trip_count":{"n":"N"}}'
+    loop = f"%w = f32[1024] while(%p), condition=%c, body=%body, {trips}"
+    one, ten = (graph(tmp_path, module(loop.replace('"N"', f'"{n}"'), before=body)) for n in (1, 10))
+    assert edges(ten) < 15 * edges(one)
+    assert time_s(ten) > 9 * time_s(one)
+
+
+@pytest.mark.parametrize("call", ["%f0", "%deep"])
+def test_computations_in_a_circle_are_told_at_once(tmp_path, call):
+    """Two calls of itself each: looked at as often as they stand, 2^64 of them."""
+    circle = "%deep {\n %q = f32[8] parameter(0)\n %a = f32[8] call(%q), to_apply=%deep\n ROOT %b = f32[8] call(%q), to_apply=%deep\n}\n"
+    tower = "".join(f"%f{k} {{\n ROOT %a = f32[8] call(), to_apply=%f{k + 1}\n}}\n" for k in range(200))
+    with pytest.raises(InputError, match="deep, or in a circle"):
+        graph(tmp_path, module(f"%x = f32[8] call(%p), to_apply={call}", before=circle + tower))
+
+
+@pytest.mark.parametrize("before", ["// made by hand\n", "\ufeff", "\ufeff\n\n// x\n\n"])
+def test_a_module_may_begin_with_remarks_or_a_byte_order_mark(tmp_path, before):
+    text = module(f"%a = f32[1024] all-reduce(%p), {PAIRS}")
+    assert time_s(graph(tmp_path, before + text)) == time_s(graph(tmp_path, text))
+
+
+def test_a_collective_of_a_type_that_is_not_known_is_told(tmp_path):
+    losses = Losses("m")
+    graph(tmp_path, module(f"%a = q7[1024] all-reduce(%p), {PAIRS}"), losses)
+    assert "collective-not-simulated" in {loss.kind for loss in losses}

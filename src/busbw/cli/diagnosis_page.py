@@ -55,7 +55,9 @@ def print_calls(page: Page, kinds: Sequence[KindOfCall], cluster: str, show_all:
     """Prints what collectives took beside what is expected, those first that lose most."""
     page.line()
     if not kinds:
-        page.prose("No collective here says process group, ranks and bytes, so none can be laid beside the model.")
+        page.prose(
+            "No collective here says process group, ranks and bytes, or several files say that they are the same rank, so none can be laid beside the model."
+        )
         return
     page.line(("   collectives beside the model", "bold"), f" ({cluster}; us, the last rank's to come)")
     columns = [

@@ -79,6 +79,10 @@ def explain(  # noqa: PLR0917 - an option each
     from busbw.diagnosis.findings import to_json  # noqa: PLC0415
     from busbw.reports import write_report  # noqa: PLC0415
 
+    if plot is not None and (plot.is_dir() or not plot.parent.is_dir()):
+        raise typer.BadParameter(
+            f"--plot {plot}: is a folder, or its folder is not there. Name a file in a folder that is."
+        )
     ran_on = _ran_on(cluster, nodes, what_if)
     step = read_expected(expect) if expect is not None else None
     with found(paths, report, stores=True) as inputs:
@@ -97,7 +101,13 @@ def explain(  # noqa: PLR0917 - an option each
             page = Page()
             print_diagnosis(page, diagnosis, inputs.artefacts, show_all)
             if ran_on is not None:
-                print_calls(page, calls_beside_model(explanation.facts), ran_on.name, show_all)
+                kinds = calls_beside_model(explanation.facts)
+                print_calls(page, kinds, ran_on.name, show_all)
+                most = max((kind.ranks for kind in kinds), default=0)
+                if nodes is not None and most > ran_on.gpus:
+                    note(
+                        f"--nodes {nodes}: a group here has {most:,} ranks, and {ran_on.name} then has {ran_on.gpus:,} GPUs; expected times are those of as many nodes as the group needs."
+                    )
             if step is not None:
                 print_step(page, step_beside_model(explanation.facts, step), step)
     if report is not None:

@@ -107,7 +107,10 @@ def read_expected(path: Path) -> ExpectedStep:
     parts = told.get("breakdown_s") if isinstance(told, dict) else None
     whole, low, high = (told.get(key) if isinstance(told, dict) else None for key in ("step_s", "low_s", "high_s"))
     if not (
-        isinstance(parts, dict) and all(_is_time(value) for value in (whole, low, high, *parts.values())) and whole
+        isinstance(parts, dict)
+        and parts
+        and all(_is_time(value) for value in (whole, low, high, *parts.values()))
+        and whole
     ):
         raise InputError(f"{path}: no training step in it: step_s, low_s, high_s and breakdown_s are wanted. {how}")
     return ExpectedStep(

@@ -22,7 +22,7 @@ from busbw.errors import Losses
 from busbw.observations import Artefact, rows_of
 from busbw.readers.base import Item
 
-__all__ = ["READER", "HloReader", "Instruction", "Module", "device_groups", "parse_module"]
+__all__ = ["READER", "HloReader", "Instruction", "Module", "device_groups", "is_hlo", "parse_module"]
 
 LARGEST_FILE_BYTES = 1 << 30
 _LONGEST_LINE = 1 << 22
@@ -31,7 +31,9 @@ _MOST_INSTRUCTIONS = 1_000_000
 _MOST_MEMBERS = 4096
 """Of a group, that a row lists."""
 _BATCH_ROWS = 1024
-_HEAD = re.compile(rb"\A\s*(?://[^\n]*\n\s*)*HloModule\s+[^\s,]+")
+_LONGEST_BROKEN = 1 << 16
+"""Of an instruction that stands on several lines."""
+_HEAD = re.compile(rb"\A(?:\xef\xbb\xbf)?\s*(?://[^\n]*\n\s*)*HloModule\s+[^\s,]+")
 _COUNT = re.compile(r"\b(replica_count|num_partitions)=(\d{1,7})")
 _COMPUTATION = re.compile(r"\s*(ENTRY\s+)?%?([\w.\-]+)\s*(?=[({])")
 _INSTRUCTION = re.compile(r"^\s*(ROOT\s+)?%?([\w.\-]+)\s*=\s*")
@@ -173,7 +175,7 @@ class HloReader:
 
     def sniff(self, head: bytes) -> bool:
         """By its first word."""
-        return _HEAD.match(head) is not None
+        return is_hlo(head)
 
     def read(self, artefact: Artefact) -> Iterator[Item]:
         """Rows of `collectives`, one an instruction."""
@@ -198,6 +200,11 @@ class HloReader:
 
 
 READER = HloReader()
+
+
+def is_hlo(content: bytes) -> bool:
+    """Whether a file, or its head, is HLO text."""
+    return _HEAD.match(content) is not None
 
 
 def _row(module: Module, instruction: Instruction, losses: Losses) -> dict[str, Any]:
@@ -230,23 +237,32 @@ def parse_module(content: bytes, path: str, losses: Losses) -> Module:
     module = Module(path)
     current: list[Instruction] | None = None
     offset = count = 0
+    begun_module = False
     waiting, begun = "", (0, 0)
     for number, raw in enumerate(content.split(b"\n"), start=1):
         here, offset = offset, offset + len(raw) + 1
         if len(raw) > _LONGEST_LINE:
             losses.add("too-large", number, "a line of more than 4 MiB, a constant or damage, was left out")
             continue
-        text = raw.decode("utf-8", "replace").rstrip()
+        text = raw.decode("utf-8", "replace").rstrip().removeprefix("\ufeff")
         if waiting:
             text, (number_of, here) = f"{waiting} {text.strip()}", begun
         else:
             number_of = number
         # An instruction that goes on: dumps write one a line, people break them.
-        if text.endswith(",") and len(text) < _LONGEST_LINE and not text.startswith("HloModule"):
+        if text.endswith(",") and len(text) < _LONGEST_BROKEN and not text.startswith("HloModule"):
             waiting, begun = text, (number_of, here)
             continue
         waiting = ""
         if text.lstrip().startswith("HloModule"):
+            if begun_module:
+                losses.add(
+                    "several-modules",
+                    number,
+                    "the file has more modules than one; the first is read. Give each dump a file of its own",
+                )
+                break
+            begun_module = True
             for name, value in _COUNT.findall(text):
                 if name == "replica_count":
                     module.replicas = max(1, int(value))
@@ -351,7 +367,10 @@ def _top(shape: str) -> list[str]:
 
 
 def _bytes(shape: str) -> int | None:
+    """Bytes of all arrays in a shape; None where one is not static, or of a type that is not known."""
     total = 0
+    if "[" in _SHAPE.sub("", shape):
+        return None
     for dtype, dims in _SHAPE.findall(shape):
         if "<" in dims or "?" in dims or any(len(dim) > 18 for dim in dims.split(",")):
             return None

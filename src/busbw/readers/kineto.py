@@ -33,8 +33,8 @@ _BATCH_ROWS = 65_536
 _HEAD_OF_TRACE = re.compile(
     rb'"traceEvents"\s*:\s*\[|"(?:deviceProperties|distributedInfo|baseTimeNanoseconds|displayTimeUnit)"\s*:'
 )
-_BARE_LIST = re.compile(rb'\[\s*\{[^{}]{0,2000}"ph"\s*:\s*"')
-"""The array format of "Trace Event Format" (Chromium): what filters of traces write, such as jq .traceEvents."""
+_BARE_LIST = re.compile(rb'\[\s*\{[^{}]{0,2000}(?:\{[^{}]{0,4000}\}[^{}]{0,2000})?"ph"\s*:\s*"')
+"""The array format of "Trace Event Format" (Chromium): what filters of traces write, such as jq .traceEvents; sorted, an event begins with its args."""
 _OF_KINETO = re.compile(
     rb'"(?:schemaVersion|deviceProperties|distributedInfo|baseTimeNanoseconds|trace_id)"\s*:|"cat"\s*:\s*"(?:cpu_op|kernel|cuda_runtime|user_annotation|Trace)"'
 )

@@ -56,6 +56,8 @@ _LABELS: Mapping[tuple[str, str], str] = {
 _SHARES = frozenset({"sm_share", "memory_share", "dram_share", "tensor_share", "occupancy"})
 _OPS = re.compile(r"sm__sass_thread_inst_executed_op_[hfd](add|mul|fma)_pred_on\.sum|sm__ops_path_tensor_\w+\.sum")
 """Counts of operations: a fused multiply-add of the vector units counts as two, the tensor cores' are operations already."""
+_NUMBER = re.compile(r"\s*[+-]?(?:\d+|\d{1,3}(?:,\d{3})+)?(?:\.\d*)?(?:[eE][+-]?\d{1,4})?\s*")
+"""Commas stand between thousands and nowhere else: in locales that write decimals with a comma, 89,50 would be 8950."""
 _SIZE = re.compile(r"\(?\s*(\d{1,10})\s*,\s*(\d{1,10})\s*,\s*(\d{1,10})\s*\)?")
 
 
@@ -154,10 +156,14 @@ def _take(kernel: dict[str, Any], said: tuple[str, ...], line: PlainLine, losses
     ops = _OPS.fullmatch(name)
     if column is None and part is None and ops is None:
         return
-    value = finite(text.replace(",", ""))
+    value = finite(text.replace(",", "")) if _NUMBER.fullmatch(text) else None
     if value is None or value < 0:
         if text.strip().lower() not in ("", "n/a", "nan", "-nan", "no data"):
-            losses.add("damaged-row", line.number, f"{name} is no number: {text[:40]}; the metric was left out")
+            losses.add(
+                "damaged-row",
+                line.number,
+                f"{name} is no number: {text[:40]}; the metric was left out. Decimals have a point: run ncu with LC_ALL=C",
+            )
         return
     if ops is not None:
         kernel["_flops"] = kernel.get("_flops", 0.0) + value * _scale(unit) * (2.0 if ops[1] == "fma" else 1.0)

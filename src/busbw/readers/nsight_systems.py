@@ -127,6 +127,14 @@ class NsightSystemsReader:
     def read(self, artefact: Artefact) -> Iterator[Item]:
         """Rows of `spans`, `collectives` and `counters`."""
         losses = Losses(artefact.path)
+        for ending in ("-wal", "-journal"):
+            beside = Path(f"{artefact.file}{ending}")
+            if beside.is_file() and beside.stat().st_size:
+                losses.add(
+                    "unfinished-file",
+                    None,
+                    f"{beside.name} lies beside it, with rows that are not in the database yet; what it holds is not read. Wait for the export to end, or export again",
+                )
         with Database(artefact.file, artefact.size_bytes, losses) as database:
             yield from _Trace(artefact, database, losses).items()
         yield from losses
@@ -143,6 +151,8 @@ class _Trace:
         self.strings: dict[int, str] = {}
         self.processes: dict[int, _Process] = defaultdict(_Process)
         self.calls: dict[int, list[_Call]] = defaultdict(list)
+        self.groups: dict[int, dict[int, tuple[int, list[_Call]]]] = {}
+        """By thread and place of the range that ends a group: the place of that which begins it, and its calls once they were asked for."""
         self.kernels: list[_Kernel] = []
         self.kept_calls = 0
         self.ranks_of: dict[int, int] = {}
@@ -165,11 +175,11 @@ class _Trace:
         self._session()
         # Annotations come first: they say which step and which rank a span belongs to.
         yield from self._annotations()
+        if self.database.table(TABLES[_KERNEL]) is None and self.database.table(TABLES[_GRAPH]) is None:
+            self._missing(TABLES[_KERNEL], "kernels", "profile with --trace=cuda,nvtx")
         self._launches()
         for number, category in ((_KERNEL, "kernel"), (_MEMCPY, "memcpy"), (_MEMSET, "memset"), (_GRAPH, "kernel")):
             yield from self._spans(number, category)
-        if self.database.table(TABLES[_KERNEL]) is None and self.database.table(TABLES[_GRAPH]) is None:
-            self._missing(TABLES[_KERNEL], "kernels", "profile with --trace=cuda,nvtx")
         yield from self._collectives()
         yield from self._metrics(_NIC)
         yield from self._metrics(_SWITCH)
@@ -344,7 +354,7 @@ class _Trace:
                 keys.append(_key(array[:, 0], array[:, 1]))
                 threads.append(array[:, 0])
                 begins.append(array[:, 2])
-        if not keys:
+        if not keys and any(self.database.table(TABLES[number]) for number in (_KERNEL, _GRAPH)):
             self._missing("CUPTI_ACTIVITY_KIND_RUNTIME", "times of launches", "profile with --trace=cuda")
         nothing = np.empty(0, np.int64)
         every = np.concatenate([nothing, *keys])
@@ -566,18 +576,22 @@ class _Trace:
         if data is not None:
             return data, [calls[data]]
         end = next((place for place in reversed(inside) if calls[place].name == "ncclGroupEnd"), None)
-        if end is None:
-            return -1, []
-        found: list[_Call] = []
-        depth = 0
-        for place in range(end - 1, max(end - 100_000, -1), -1):
-            call = calls[place]
-            depth += (call.name == "ncclGroupEnd") - (call.name == "ncclGroupStart")
-            if depth < 0:
-                break
-            if call.op is not None:
-                found.append(call)
-        return end, found[::-1]
+        return (-1, []) if end is None else (end, self._calls_of_group(thread, end))
+
+    def _calls_of_group(self, thread: int, end: int) -> list[_Call]:
+        """The calls of the group that ends with this range; none where its begin was not recorded."""
+        if thread not in self.groups:
+            begun: list[int] = []
+            self.groups[thread] = {}
+            for place, call in enumerate(self.calls[thread]):
+                if call.name == "ncclGroupStart":
+                    begun.append(place)
+                elif call.name == "ncclGroupEnd" and begun:
+                    self.groups[thread][place] = begun.pop(), []
+        begin, found = self.groups[thread].get(end, (end, []))
+        if not found:
+            found += [call for call in self.calls[thread][begin:end] if call.op is not None]
+        return found
 
     def _said(self, calls: Sequence[_Call], op: str) -> dict[str, Any]:
         """What the calls of one kernel say; of several, bytes add up."""

@@ -14,7 +14,11 @@ __all__ = ["RULES", "checks"]
 _SLOW = 1.5
 """Times the expected time. The model's own error on healthy tables is 5 % in the median and some 20 % at p90; kernels that compute beside a collective cost it up to a fifth more."""
 _BEYOND_INTERVAL = 1.1
+_FAST = 0.5
+"""Times the expected time: beyond the model's error, so the cluster or a size is not what is said. A guess."""
 _LEAST_LOST_NS = 20_000
+_LEAST_BYTES = 1 << 16
+"""What is smaller varies from site to site."""
 _FEWEST_CALLS = 5
 """Of a kind whose calls not every rank recorded: in none of them may a rank without a trace have been late."""
 _PLAIN = 0.05
@@ -32,7 +36,7 @@ def slower_than_expected(facts: Facts) -> Iterator[Finding]:
     """
     if facts.cluster is None:
         return
-    known = [kind for kind in calls_beside_model(facts) if kind.ratio is not None and kind.size_bytes >= 1 << 16]
+    known = [kind for kind in calls_beside_model(facts) if kind.ratio is not None and kind.size_bytes >= _LEAST_BYTES]
     slow = [kind for kind in known if _is_slow(kind)]
     if not slow:
         return
@@ -43,10 +47,15 @@ def slower_than_expected(facts: Facts) -> Iterator[Finding]:
     share = lost * ranks / steps if steps else None
     others = f"; so is it with {len(slow) - 1} more of {len(known)} kinds of calls" if len(slow) > 1 else ""
     bound = "" if worst.matched else " or less"
+    waiting = (
+        "waiting for late ranks is not in it"
+        if worst.matched
+        else "waiting for a rank without a trace may be in it, or for one whose calls cannot be matched"
+    )
     yield Finding(
         "collective-slower-than-expected", 0.7 if worst.matched else 0.45, "minor" if share is not None and share < _PLAIN else "major",
         f"{_call(worst)} takes {format_time_ns(worst.took_ns)}{bound}, {worst.ratio or 0:.1f} times the {format_time_ns(worst.expected_ns or 0)} expected on {facts.cluster.name} "
-        f"(healthy: up to {format_time_ns(worst.high_ns or 0)}), in {worst.calls} calls; waiting for late ranks is not in it{others}{_where(slow, known, facts)}",
+        f"(healthy: up to {format_time_ns(worst.high_ns or 0)}), in {worst.calls} calls; {waiting}{others}{_where(slow, known, facts)}",
         [line for kind in slow[:6] for line in kind.lines][:12], "Run nccl-tests of this collective, size and ranks on the same nodes, with nothing beside it: if that is slow too, look at links, NICs and NCCL's settings (NCCL_DEBUG=INFO); if not, at what runs beside it in the "
         "step: kernels that take its SMs or memory bandwidth, other groups on the same NICs.",
         [f"busbw predict {worst.collective.replace('_', '-')} --cluster {facts.cluster.name} --nodes {max(1, worst.ranks // worst.inside)} --bytes {worst.size_bytes}", "nccl-tests of the same collective, size and ranks"],
@@ -87,10 +96,16 @@ def checks(facts: Facts) -> Iterator[Check]:
     kinds = calls_beside_model(facts)
     known = [kind for kind in kinds if kind.ratio is not None and (kind.matched or kind.calls >= _FEWEST_CALLS)]
     if known and not any(_is_slow(kind) for kind in known):
-        ratios = sorted(kind.ratio or 0 for kind in known)
+        ratios, cluster = sorted(kind.ratio or 0 for kind in known), facts.cluster.name if facts.cluster else ""
+        fast = min(
+            (kind for kind in known if kind.size_bytes >= _LEAST_BYTES), key=lambda kind: kind.ratio or 0, default=None
+        )
+        too_fast = fast is not None and (fast.ratio or 0) < _FAST
         yield Check(
-            "collectives beside the model", f"{_count(len(known))} {ratios[0]:.2f} to {ratios[-1]:.2f} of the time expected on {facts.cluster.name if facts.cluster else ''}",
-            list(known[0].lines[:1]),
+            "collectives beside the model",
+            f"{_count(len(known))} {ratios[0]:.2f} to {ratios[-1]:.2f} of the time expected on {cluster}"
+            + (f"; {_call(fast)} is faster than {cluster} can be: is --cluster what the job ran on?" if fast and too_fast else ""),
+            list((fast if fast and too_fast else known[0]).lines[:1]), decisive=not too_fast,
         )  # fmt: skip
     matched = [kind for kind in kinds if kind.matched]
     spent, waited = sum(kind.spent_ns for kind in matched), sum(kind.waited_ns for kind in matched)

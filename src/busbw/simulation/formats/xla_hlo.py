@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from busbw.errors import InputError, Losses
-from busbw.readers.hlo import Instruction, Module, parse_module
+from busbw.readers.hlo import Instruction, Module, is_hlo, parse_module
 from busbw.simulation.formats.building import ALGORITHMS, GraphBuilder
 from busbw.simulation.graph import TaskGraph
 
@@ -23,11 +23,8 @@ _MOST_STEPS = 20_000_000
 """Instructions looked at on the way."""
 _DEEPEST = 64
 """Computations that call each other."""
-
-
-def is_hlo(content: bytes) -> bool:
-    """Whether a file is HLO text."""
-    return content[:4096].lstrip().startswith(b"HloModule ")
+_MOST_NEEDED = 8
+"""Calls that a value needs; where it needs more, all devices join first, or edges would grow with the square of the calls."""
 
 
 def read_hlo(content: bytes, path: str, losses: Losses, *, ranks: int | None = None) -> TaskGraph:
@@ -42,7 +39,8 @@ def read_hlo(content: bytes, path: str, losses: Losses, *, ranks: int | None = N
             f"{path}: the module is compiled for {module.devices} devices, not {ranks}. Leave --ranks out."
         )
     program = _Program(module, losses)
-    program.run(module.entry, 0, 0)
+    if program.communicates(module.entry, 0):
+        program.run(module.entry, _NOTHING, 0)
     if not program.calls:
         raise InputError(
             f"{path}: no collective in this module of {module.devices} devices. Give the dump after optimizations of a program that is sharded."
@@ -61,28 +59,30 @@ def read_hlo(content: bytes, path: str, losses: Losses, *, ranks: int | None = N
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    instruction: Instruction
-    after: tuple[int, ...]
+    instruction: Instruction | None
+    """None: a device goes on when all before it are done."""
+    after: frozenset[int]
     """Calls whose results it needs."""
+
+
+_NOTHING: frozenset[int] = frozenset()
 
 
 @dataclass(slots=True)
 class _Program:
-    """The calls in the order in which they can be made. A set of calls is the bits of an integer."""
+    """The calls in the order in which they can be made."""
 
     module: Module
     losses: Losses
     calls: list[_Call] = field(default_factory=list)
+    _made: int = 0
     _steps: int = 0
     _communicates: dict[str, bool] = field(default_factory=dict)
+    _joined: dict[frozenset[int], frozenset[int]] = field(default_factory=dict)
 
-    def run(self, computation: str, given: int, depth: int) -> int:
+    def run(self, computation: str, given: frozenset[int], depth: int) -> frozenset[int]:
         """What the result of a computation needs, if its parameters need `given`."""
-        if depth > _DEEPEST:
-            raise InputError(
-                f"{self.module.path}: computations call each other {_DEEPEST} deep, or in a circle: the dump is damaged."
-            )
-        needs: dict[str, int] = {}
+        needs: dict[str, frozenset[int]] = {}
         result = given
         for instruction in self.module.computations.get(computation, ()):
             self._steps += 1
@@ -90,9 +90,10 @@ class _Program:
                 raise InputError(
                     f"{self.module.path}: loops of more than {_MOST_STEPS:,} instructions. Dump one step of the program."
                 )
-            need = given if instruction.opcode == "parameter" else 0
-            for operand in instruction.operands:
-                need |= needs.get(operand, 0)
+            need = self._all_of(
+                given if instruction.opcode == "parameter" else _NOTHING,
+                *(needs.get(operand, _NOTHING) for operand in instruction.operands),
+            )
             if instruction.collective is not None:
                 need = self._call(instruction, need)
             elif instruction.opcode == "while":
@@ -100,7 +101,7 @@ class _Program:
             elif instruction.called:
                 for inside in instruction.called:
                     if self.communicates(inside, 0):
-                        need |= self.run(inside, need, depth + 1)
+                        need = self._all_of(need, self.run(inside, need, depth + 1))
                         if instruction.opcode == "conditional":
                             self.losses.add(
                                 "branch-taken", instruction.line, "of branches the first that communicates was taken"
@@ -110,7 +111,21 @@ class _Program:
             result = need if instruction.is_root else result
         return result
 
-    def _loop(self, instruction: Instruction, need: int, depth: int) -> int:
+    def _all_of(self, *needs: frozenset[int]) -> frozenset[int]:
+        """What values need together, without what others of them come after anyway."""
+        different = {need for need in needs if need}
+        if len(different) < 2:
+            return next(iter(different), _NOTHING)
+        need = frozenset().union(*different)
+        need -= _NOTHING.union(*(self.calls[each].after for each in need))
+        if len(need) <= _MOST_NEEDED:
+            return need
+        if need not in self._joined:
+            self.calls.append(_Call(None, need))
+            self._joined[need] = frozenset((len(self.calls) - 1,))
+        return self._joined[need]
+
+    def _loop(self, instruction: Instruction, need: frozenset[int], depth: int) -> frozenset[int]:
         inside = [name for name in instruction.called if self.communicates(name, 0)]
         trips = instruction.trips
         if inside and trips is None:
@@ -123,51 +138,53 @@ class _Program:
             if not inside:
                 break
             for name in inside:
-                need |= self.run(name, need, depth + 1)
+                need = self._all_of(need, self.run(name, need, depth + 1))
         return need
 
-    def _call(self, instruction: Instruction, need: int) -> int:
-        if len(self.calls) >= _MOST_CALLS:
+    def _call(self, instruction: Instruction, need: frozenset[int]) -> frozenset[int]:
+        self._made += 1
+        if self._made > _MOST_CALLS:
             raise InputError(
                 f"{self.module.path}: more than {_MOST_CALLS:,} collectives once loops are unrolled. Dump one step of the program."
             )
-        self.calls.append(_Call(instruction, tuple(_bits(need))))
-        return 1 << (len(self.calls) - 1)
+        self.calls.append(_Call(instruction, need))
+        return frozenset((len(self.calls) - 1,))
 
     def communicates(self, computation: str, depth: int) -> bool:
         """Whether there is a collective in it, or in what it calls."""
-        if depth > _DEEPEST:
-            return False
         known = self._communicates.get(computation)
         if known is None:
-            known = self._communicates[computation] = any(
-                each.collective is not None or any(self.communicates(name, depth + 1) for name in each.called)
+            if depth > _DEEPEST:
+                raise InputError(
+                    f"{self.module.path}: computations call each other {_DEEPEST} deep, or in a circle: the dump is damaged."
+                )
+            # All are looked at, also those after the first that communicates: a circle anywhere ends the reading here, not in `run`.
+            inside = [
+                each.collective is not None or any([self.communicates(name, depth + 1) for name in each.called])  # noqa: C419
                 for each in self.module.computations.get(computation, ())
-            )
+            ]
+            known = self._communicates[computation] = any(inside)
         return known
-
-
-def _bits(mask: int) -> list[int]:
-    found = []
-    while mask:
-        low = mask & -mask
-        found.append(low.bit_length() - 1)
-        mask ^= low
-    return found
 
 
 def _built(
     builder: GraphBuilder, module: Module, call: _Call, done: Sequence[dict[int, int]], losses: Losses
 ) -> dict[int, int]:
     """The tasks of one call; by device the task that ends it."""
-    instruction, kind = call.instruction, call.instruction.collective or ""
+    instruction = call.instruction
+    if instruction is None:
+        return {
+            device: builder.compute(device, "join", 0, sorted(done[earlier][device] for earlier in call.after))
+            for device in range(module.devices)
+        }
+    kind = instruction.collective or ""
     pairs = module.pairs(instruction) if kind == "send_recv" else None
     groups = module.groups(instruction) if kind != "send_recv" else None
     left: dict[int, int] = {}
 
     def entered(device: int) -> int:
         return builder.compute(
-            device, f"{instruction.name} begins", 0, [done[earlier][device] for earlier in call.after]
+            device, f"{instruction.name} begins", 0, sorted(done[earlier][device] for earlier in call.after)
         )
 
     if pairs is not None:
