@@ -53,7 +53,7 @@ _KINDS = (
     ("count of a flag", re.compile(r"\+\+sets_;"), ";"),
     ("flag of a packet", re.compile(r"static_cast<std::uint32_t>\((?:run_number\(\)|slot\.number|call) \+ 1\)"), "1u"),
     ("the other slot", re.compile(r"parity \^= 1;"), ";"),
-    ("the other slot", re.compile(r"\bcall & 1\b"), "0"),
+    ("the other slot", re.compile(r"\b(?:call|round) & 1\b"), "0"),
     ("the other slot", re.compile(r"number % (?:way\.slots|depth)\b"), "0"),
     ("the other scratch", re.compile(r"run_number\(\) / p_\.runs % 2"), "0"),
     ("bar of a strong signal", re.compile(r"queue\.barred = true;"), ";"),

@@ -119,6 +119,7 @@ class Rank {
   }
   bool is_attached() const { return core_.is_attached(); }
 
+  void set_cores(std::uint32_t cores) { core_.set_cores(cores); }
   int barrier(std::int64_t times) {
     return called(times, [&] { return core_.barrier(); });
   }
@@ -273,6 +274,7 @@ NB_MODULE(_cpu, m) {
       .def_static("control_bytes", &CpuRank::control_bytes, "ranks"_a, "cell_bytes"_a, "Bytes of a control window.")
       .def("attach", &Rank::attach, "All ranks call: tries whether each can read the others' private memory, and uses it then.")
       .def_prop_ro("is_attached", &Rank::is_attached)
+      .def("set_cores", &Rank::set_cores, "cores"_a, "How many cores all ranks have together, the same on all: kernels are chosen by it.")
       .def("add_window", &Rank::add_window, "memory"_a, "size_bytes"_a, "Memory that all ranks map: all_reduce on it copies nothing besides.")
       .def("barrier", &Rank::barrier, "times"_a = 1)
       .def("round_trip", &Rank::round_trip, "times"_a = 1, "A cache line goes from rank 0 to rank 1 and back.")

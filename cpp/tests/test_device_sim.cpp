@@ -7,6 +7,7 @@
 #include "busbw/device/kernels/all_gather.hpp"
 #include "busbw/device/kernels/all_reduce.hpp"
 #include "busbw/device/kernels/attached.hpp"
+#include "busbw/device/kernels/chained.hpp"
 #include "busbw/device/kernels/piped.hpp"
 #include "busbw/device/kernels/direct.hpp"
 #include "busbw/device/kernels/multimem.hpp"
@@ -61,6 +62,7 @@ struct Machine {
       comms.push_back(comm);
       windows.push_back(data);
     }
+    chained.assign(static_cast<std::size_t>(job.options.ranks) * job.options.threads, 0);
     barriers.assign(static_cast<std::size_t>(job.options.ranks) * job.options.blocks, BlockBarrier(job.options.threads));
   }
   static Layout layout_of(const Job& job) { return {job.options.ranks, job.options.blocks, job.slot_bytes}; }
@@ -88,6 +90,7 @@ struct Machine {
   std::vector<Comm> comms;
   std::vector<Window> windows;
   std::vector<BlockBarrier> barriers;
+  std::vector<std::uint64_t> chained;  ///< rounds that all_reduce_chained has taken, by rank and thread of the first block
 };
 
 /// Rewrites the inputs in each call, runs the kernel, compares, and rewrites the outputs, in the same threads: what a schedule tore shows up in the values or as a
@@ -226,6 +229,15 @@ const Collective kCollectives[] = {
        return b.block ? kArrived : all_reduce_attached(pipes(m, c), alone(b), Reached{}, in(m, c), out(m, c), m.job.count, Sum{}, scratch(m, c), kStrip);
      },
      false, false, all_reduced},
+    {"all_reduce_chained",
+     [](Machine& m, const Comm& c, const Block& b) {
+       if (b.block) return kArrived;
+       std::uint64_t& taken = m.chained[c.rank * b.threads + b.thread];
+       const std::uint64_t round = taken;
+       taken += chained_rounds(c.ranks, 32, m.job.count * 4);
+       return all_reduce_chained(pipes(m, c), alone(b), in(m, c), out(m, c), m.job.count, Sum{}, 32, round);
+     },
+     false, false, all_reduced},
     {"reduce_scatter_attached",
      [](Machine& m, const Comm& c, const Block& b) {
        return b.block ? kArrived : reduce_scatter_attached(pipes(m, c), alone(b), Reached{}, in(m, c), out(m, c), m.job.count, Sum{}, scratch(m, c), kStrip);
@@ -329,6 +341,40 @@ void kernels_take_turns(std::uint32_t seeds) {
     }
 }
 
+/// LL128 leaves words of data where LL looks for flags: all of them 3, which is the flag of the third call. On a communicator that both forms share the third
+/// call takes them for packets if it looks before its peer has stored; where each form has its own it never does.
+void forms_of_packets_need_slots_apart(std::uint32_t seeds) {
+  std::uint32_t wrong[2] = {};
+  for (const bool apart : {false, true})
+    for (std::uint32_t seed = 0; seed < seeds; ++seed) {
+      sim::SeededChooser chooser(seed);
+      constexpr std::uint32_t kCount = 28;
+      const Layout layout{2, 1, 512};
+      sim::World world({.ranks = 2, .blocks = 1, .threads = 1, .heap_bytes = 2 * layout.bytes()}, chooser);
+      Comm comms[2][2];  // by rank and form
+      for (std::uint32_t rank = 0; rank < 2; ++rank)
+        for (std::uint32_t form = 0; form < 2; ++form) {
+          comms[rank][form] = {rank, 2, layout, {}, 0};
+          for (std::uint32_t peer = 0; peer < 2; ++peer) comms[rank][form].control.base[peer] = world.heap(peer) + (apart ? form * layout.bytes() : 0);
+        }
+      BlockBarrier barriers[2] = {BlockBarrier(1), BlockBarrier(1)};
+      std::uint32_t given[2][kCount], got[2][kCount];
+      bool failed = false;
+      world.run([&](const sim::Place& place) {
+        const Block block{0, 1, 0, 1, &barriers[place.rank]};
+        for (std::uint32_t call = 0; call < (apart ? 6u : 3u); ++call) {
+          const bool lines = call % 3 < 2;
+          for (std::uint32_t i = 0; i < kCount; ++i) given[place.rank][i] = lines ? 3 : 100 + call;
+          const WaitResult stop = all_reduce_packets(comms[place.rank][lines], block, lines ? Form::ll128 : Form::ll, given[place.rank], got[place.rank], kCount, Sum{});
+          for (std::uint32_t i = 0; i < kCount; ++i) failed = failed || stop != kArrived || got[place.rank][i] != 2 * (lines ? 3 : 100 + call);
+        }
+      });
+      wrong[apart] += failed || !world.result().clean();
+    }
+  CHECK(wrong[0] > 0);
+  CHECK_EQUAL(wrong[1], 0u);
+}
+
 /// Rank 1 stays away: rank 0's wait ends at its deadline, its other threads are sent away, and the host reads who waited for what.
 void a_wait_that_is_given_up_says_who_waited_for_whom() {
   for (std::uint64_t seed = 0; seed < 100; ++seed) {
@@ -386,5 +432,6 @@ int main(int argc, char** argv) {
   threads_of_a_block_leave_together((seeds + 9) / 10);  // a wait to its deadline takes as long as many calls
   kernels_are_right_on_every_seed(seeds);
   kernels_take_turns(seeds);
+  forms_of_packets_need_slots_apart((seeds + 9) / 10);
   return busbw::testing::failures != 0;
 }

@@ -390,3 +390,23 @@ def test_processes_of_two_containers_may_have_the_same_number():
         for rank in range(2)
     ]
     assert [rank.communicate(timeout=60)[0] for rank in ranks] == ["1 False 20000.0\n"] * 2
+
+
+@pytest.mark.parametrize("ranks", [3, 13])
+def test_ranks_that_outnumber_cores_pass_a_sum_on(ranks: int) -> None:
+    """A vector longer than a round's pieces (8 of 129 KiB), and one of a length that nothing divides, in place; 13 ranks are more than a round has pieces.
+
+    Rank r gives i % 97 + r: the sum is ranks (i % 97) + ranks (ranks - 1) / 2, exact in float32.
+    """
+
+    def body(comm: Communicator) -> bool:
+        comm._core.set_cores(1)
+        for size in (300_001, 2_053, 2_400):
+            given = np.arange(size, dtype=np.float32) % 97
+            values = given + comm.rank
+            comm.all_reduce(values, values)
+            if not (values == given * ranks + ranks * (ranks - 1) / 2).all():
+                return False
+        return True
+
+    assert run_threads(ranks, body) == [True] * ranks

@@ -101,6 +101,22 @@ def test_in_a_window_nothing_is_copied_and_kernels_go_by_size():
     assert driver.held() == []
 
 
+def test_each_form_of_packets_has_slots_of_its_own():
+    """What an LL128 line leaves may read as LL's flags (test_device_sim.cpp shows it): the two take turns, and take different control windows."""
+    ranks, driver = local([0, 1])
+    both = [values(r, 300, "int32") for r in (0, 1)]
+
+    def body(comm: CudaCommunicator) -> None:
+        for call in range(6):
+            taken = comm.all_reduce(both[comm.rank], kernel=("all_reduce_ll128", "all_reduce_ll")[call % 2])
+            np.testing.assert_array_equal(taken, both[0] + both[1])
+        assert len(set(comm._control_of(comm.rank))) == 3  # those of signals, and of each form
+
+    each_rank(ranks, body)
+    closed(ranks)
+    assert driver.held() == []
+
+
 def test_what_only_moves_goes_in_the_widest_words_that_fit():
     """5 floats are 20 bytes: words of 4. 7 bytes: words of 1. 8 floats: words of 8."""
     ranks, driver = local([0])

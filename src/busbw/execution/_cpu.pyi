@@ -33,6 +33,11 @@ class Rank:
     @property
     def is_attached(self) -> bool: ...
 
+    def set_cores(self, cores: int) -> None:
+        """
+        How many cores all ranks have together, the same on all: kernels are chosen by it.
+        """
+
     def add_window(self, memory: Sequence[object], size_bytes: int) -> None:
         """Memory that all ranks map: all_reduce on it copies nothing besides."""
 

@@ -124,6 +124,7 @@ class Communicator:
         mine = np.zeros(_MOST_CORES, np.uint8)
         mine[[core for core in os.sched_getaffinity(0) if core < _MOST_CORES]] = 1
         cores = np.count_nonzero(self.all_reduce(mine, op="max"))  # a rank may be bound to one of them
+        self._core.set_cores(int(cores))
         looks_before_yield(_LOOKS_WHERE_CORES_ARE_FEW if self.ranks > cores else _LOOKS_WHERE_CORES_ARE_MANY)
 
     def _mapped(self, name: str, size_bytes: int) -> list[Bytes]:

@@ -28,6 +28,7 @@ from busbw.execution.cuda_driver import CudaError, CudaUnavailableError, Device,
 from busbw.execution.cuda_kernels import (
     DIVIDE,
     MOST_RANKS,
+    PACKET_FORMS,
     REPORT,
     TYPES,
     WORDS,
@@ -411,9 +412,11 @@ class CudaCommunicator:
         control = peers.window(layout_bytes(ranks, self.blocks, slot_bytes))
         undo.callback(control.close)
         self._comm = self._comm_on(control, slot_bytes)
-        packets = peers.window(layout_bytes(ranks, self.blocks, PACKET_SLOT_BYTES))
-        undo.callback(packets.close)
-        self._packet_comm = self._comm_on(packets, PACKET_SLOT_BYTES)
+        self._packet_comms: dict[str, bytes] = {}
+        for form in PACKET_FORMS:
+            packets = peers.window(layout_bytes(ranks, self.blocks, PACKET_SLOT_BYTES))
+            undo.callback(packets.close)
+            self._packet_comms[form] = self._comm_on(packets, PACKET_SLOT_BYTES)
         self._windows: list[CudaWindow] = []
         self._arrays: list[weakref.finalize[..., DeviceArray]] = []
         undo.callback(self._free_arrays)
@@ -429,7 +432,7 @@ class CudaCommunicator:
 
     def _control_of(self, rank: int) -> list[int]:
         """Where a rank's control windows lie; a report is at the beginning of each."""
-        return [Comm.from_buffer_copy(one).control.base[rank] for one in (self._comm, self._packet_comm)]
+        return [Comm.from_buffer_copy(one).control.base[rank] for one in (self._comm, *self._packet_comms.values())]
 
     def __enter__(self) -> CudaCommunicator:
         return self
@@ -509,8 +512,8 @@ class CudaCommunicator:
             place = self._both_in_a_window(given, made)
             chosen = kernel or self._all_reduce_kernel(given.nbytes, place is not None)
             entry = Entry(chosen, kind, operation)
-            blocks = self._blocks_for(given.nbytes, entry.by_packets)
-            if entry.by_packets and given.nbytes > self._room_for_packets(blocks):
+            blocks = self._blocks_for(given.nbytes, by_packets=bool(entry.form))
+            if entry.form and given.nbytes > self._room_for_packets(blocks):
                 raise ValueError(f"{given.nbytes} bytes do not fit {blocks} slots of {PACKET_SLOT_BYTES} as packets")
             if chosen == "all_reduce_one_shot" and given.nbytes > blocks * self._slot_bytes:
                 raise ValueError(f"{given.nbytes} bytes do not fit {blocks} slots of {self._slot_bytes} for one shot")
@@ -799,7 +802,7 @@ class _Call:
         if len(comm._opened.functions) > 1:
             comm.load([entry])
         function = comm._functions.of(entry)
-        arguments = [comm._packet_comm if entry.by_packets else comm._comm, *values] if collective else values
+        arguments = [comm._packet_comms.get(entry.form, comm._comm), *values] if collective else values
         comm.driver.launch(
             function,
             arguments,

@@ -15,6 +15,7 @@ __all__ = [
     "KERNELS",
     "MOST_RANKS",
     "MOST_THREADS",
+    "PACKET_FORMS",
     "Comm",
     "Entry",
     "Kernel",
@@ -30,6 +31,8 @@ __all__ = [
 
 MOST_RANKS = 64
 """kMostRanks of window.hpp."""
+PACKET_FORMS = ("LL", "LL128")
+"""Form of packet.hpp, but for plain memory."""
 MOST_THREADS = 512
 """Of a block: as NCCL's symmetric kernels and vLLM's all_reduce have it (NVIDIA/nccl 2.30.7, src/sym_kernels.cc; vLLM, custom_all_reduce.cuh)."""
 LINE_BYTES = 64
@@ -170,9 +173,16 @@ class Entry:
         return _BY_NAME[self.kernel].threads if self.kernel in _BY_NAME else MOST_THREADS
 
     @property
-    def by_packets(self) -> bool:
-        """Whether it needs slots that nothing but packets ever lay in: a word of data could be taken for a flag."""
-        return self.kernel in _BY_NAME and not {"LL", "LL128"}.isdisjoint(_BY_NAME[self.kernel].arguments)
+    def form(self) -> str:
+        """Of the packets by which it moves data, LL or LL128; empty if by none.
+
+        Each form needs slots that nothing else ever lay in: data that an LL128 line left could be taken for the flags of LL.
+
+        >>> Entry("all_reduce_ll128", "float32", "sum").form
+        'LL128'
+        """
+        arguments = _BY_NAME[self.kernel].arguments if self.kernel in _BY_NAME else ()
+        return next((form for form in PACKET_FORMS if form in arguments), "")
 
     @property
     def symbol(self) -> str:
