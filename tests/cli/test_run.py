@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import json
+import os
 
 import pytest
+
+from busbw.observations.store.places import LocalPlace
 
 
 def test_rows_are_kept_as_they_were_printed(busbw, tmp_path):
@@ -140,6 +144,38 @@ def test_a_run_of_which_a_rank_dies_shows_what_it_measured_and_goes_on(busbw, tm
     assert "1 rows were measured before, 2 are missing" in again.err
     assert _sizes(again.out) == ["64", "256", "1024"]
     assert "3 rows were measured before, 0 are missing" in busbw("run", "--resume", name, "--store", store).err
+
+
+@pytest.mark.parametrize("launcher", ["threads", "local"])
+def test_a_disk_that_is_full_ends_the_run_and_what_was_measured_is_shown(busbw, tmp_path, monkeypatch, launcher):
+    """Of 5 sizes the second finds no room: ranks end, no row is lost that was kept, and --resume measures the others once there is room."""
+    right = LocalPlace.write
+
+    def full(self, run, files):
+        if (
+            any(name.startswith("commit-") for name in files)
+            and sum("commit-" in name for name in self.names(run)) == 3
+        ):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        right(self, run, files)
+
+    store, last = tmp_path / "store", 64 * 5
+    asked = ["--iterations", "2", "--no-in-place", "--launcher", launcher, "--warm-up", "0"]
+    with monkeypatch.context() as patched:
+        patched.setattr(LocalPlace, "write", full)
+        ran = busbw(
+            "run", "all-gather", "--bytes", ",".join(str(64 * k) for k in range(1, 6)), *asked, "--store", store
+        )
+    assert ran.status == 1
+    assert "was measured in part" in ran.err
+    assert "cannot write to the store: No space left on device. Free some space" in ran.err
+    assert _sizes(ran.out)[0] == "64"
+    assert str(last) not in _sizes(ran.out)
+    name = ran.err.partition("--resume ")[2].split()[0]
+    again = busbw("run", "--resume", name, "--store", store)
+    assert again.status == 0, again.err
+    assert "1 rows were measured before, 4 are missing" in again.err
+    assert len(_sizes(again.out)) == 5
 
 
 def _sizes(table):

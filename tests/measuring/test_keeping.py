@@ -13,6 +13,7 @@ from busbw.errors import InputError
 from busbw.measuring.keeping import Journal, kept_run, new_name
 from busbw.measuring.request import Request
 from busbw.measuring.running import run_in_threads
+from busbw.observations import Circumstances
 from busbw.observations.store import Store
 
 REQUEST = Request("all_gather", 2, (64, 256), iterations=3, warm_up=0)
@@ -87,6 +88,10 @@ def test_why_a_run_died_is_kept(tmp_path):
 def test_there_must_be_such_a_run_and_it_must_have_ended(tmp_path):
     with pytest.raises(InputError, match="holds no run to resume"):
         kept_run(tmp_path, "fifth")
+    with Store(tmp_path).record("early", Circumstances()) as killed_as_it_began:
+        killed_as_it_began.finish(died="killed")
+    with pytest.raises(InputError, match=r"it was killed as it began, or .* Start it anew"):
+        kept_run(tmp_path, "early")
     journal = Journal(tmp_path, new_name("all_reduce", "builtin"), [REQUEST], "threads")
     with pytest.raises(InputError, match="is still being measured"):
         kept_run(tmp_path, journal.name)

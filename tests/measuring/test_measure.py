@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import math
 import shutil
 import subprocess
@@ -15,13 +16,26 @@ import pytest
 
 from busbw.errors import InputError
 from busbw.execution import Communicator
+from busbw.launching import Line
 from busbw.measuring import measure as measuring
+from busbw.measuring import running
+from busbw.measuring.elements import decoded, encoded, item_bytes
 from busbw.measuring.measure import Measured, MeasuredRow, head_from, head_json, row_from, row_json
+from busbw.measuring.rank import MARK
 from busbw.measuring.request import COLLECTIVES, IN_PLACE, POINT_TO_POINT, Request
 from busbw.measuring.running import How, run_in_threads, run_processes, run_requests
 from busbw.measuring.samples import Half
+from busbw.measuring.truth import due, given, places, wrong_elements
 
-TYPES = (("float32", "sum"), ("float16", "avg"), ("int8", "prod"), ("int64", "avg"), ("uint8", "max"))
+TYPES = (
+    ("float32", "sum"),
+    ("float16", "avg"),
+    ("int8", "prod"),
+    ("int64", "avg"),
+    ("uint8", "max"),
+    ("bfloat16", "sum"),
+    ("bfloat16", "avg"),
+)
 
 
 @pytest.mark.parametrize("collective", COLLECTIVES)
@@ -30,7 +44,7 @@ def test_every_result_is_checked_and_right(collective):
     for dtype, op in TYPES:
         request = Request(collective, 3, (5, 4003), dtype, op, root=2, iterations=1, warm_up=0)
         measured = run_in_threads(request)
-        item = np.dtype(dtype).itemsize
+        item = item_bytes(dtype)
         for asked, row in zip(request.sizes_bytes, measured.rows, strict=True):
             assert row.out_of_place is not None
             assert row.out_of_place.wrong == 0
@@ -71,6 +85,53 @@ def test_other_libraries_are_checked_by_the_same_loop(backend):
     assert [one.request.collective for one in found] == [*COLLECTIVES, *POINT_TO_POINT]
     assert [half.wrong for one in found for row in one.rows for half in row.halves()] == [0] * 2 * (15 + len(IN_PLACE))
     assert found[0].rows[1].out_of_place.took_ns.shape == (2, 2)
+
+
+@pytest.mark.parametrize("ranks", [2, 128, 129, 1500])
+def test_sums_of_bfloat16_are_exact_in_any_order(ranks):
+    """Whole numbers to 256 are exact with 8 bits: no order of reduction rounds, whatever the number of ranks, so one bit off is wrong."""
+    request = Request("all_reduce", ranks, (2 * 251,), "bfloat16")
+    total = np.zeros(251, np.float32)
+    for rank in reversed(range(ranks)):  # the other way round, rounded after each step
+        total = decoded(encoded(total + decoded(given(request, rank, 251), "bfloat16"), "bfloat16"), "bfloat16")
+    made, must = encoded(total, "bfloat16"), due(request, 0, places(request, 0, 2 * 251, True))
+    assert wrong_elements(request, made, must) == 0
+    made[7] += 1
+    assert wrong_elements(request, made, must) == 1
+
+
+def test_averages_of_bfloat16_may_be_a_rounding_off_and_no_more():
+    """3 ranks: NCCL's 1/3 before the sum ends 2 roundings of 2^-8 away at most; a rank that is left out is a third away."""
+    request = Request("all_reduce", 3, (2 * 251,), "bfloat16", "avg")
+    inputs = [decoded(given(request, rank, 251), "bfloat16") for rank in range(3)]
+    must = due(request, 0, places(request, 0, 2 * 251, True))
+    total = np.zeros(251, np.float32)
+    for one in inputs:
+        total = decoded(encoded(total + decoded(encoded(one / 3, "bfloat16"), "bfloat16"), "bfloat16"), "bfloat16")
+    assert wrong_elements(request, encoded(total, "bfloat16"), must) == 0
+    left_out = (inputs[0] + inputs[1]) / 3
+    assert wrong_elements(request, encoded(left_out, "bfloat16"), must) == np.count_nonzero(inputs[2])
+
+
+@pytest.mark.parametrize("backend", ["torch", "mpi"])
+def test_other_libraries_move_bfloat16_and_reduce_it_or_say_why_not(backend):
+    """MPI has no such type: its reductions are refused, the bits of the others arrive."""
+    if importlib.util.find_spec({"torch": "torch", "mpi": "mpi4py"}[backend]) is None:
+        pytest.skip(f"{backend}: not installed")
+    if backend == "mpi" and shutil.which("mpirun") is None:
+        pytest.skip("no mpirun")
+    names = ("all_reduce", "all_gather", "latency")
+    refused: list[str] = []
+    found = run_requests(
+        [Request(name, 2, (0, 1004), "bfloat16", backend=backend, iterations=2, warm_up=0) for name in names],
+        How("mpirun" if backend == "mpi" else "local", 100),
+        refused=refused,
+    )
+    assert refused == (
+        ["back end mpi: MPI has no type bfloat16; take float32, or --backend builtin."] if backend == "mpi" else []
+    )
+    assert [one.request.collective for one in found] == list(names[len(refused) :])
+    assert not any(half.wrong for one in found for row in one.rows for half in row.halves())
 
 
 def test_a_wrong_element_is_counted(monkeypatch):
@@ -190,6 +251,31 @@ def test_a_row_is_the_same_after_the_way_between_processes():
 def test_what_cannot_be_measured_is_one_message(request_of, said):
     with pytest.raises((InputError, RuntimeError), match=said):
         request_of()
+
+
+def test_what_a_launcher_still_has_after_an_error_does_not_hide_it(monkeypatch):
+    """A store is full at the first row: the second, which was in the pipe, is not offered to it, and the first error is what is raised."""
+    head = run_in_threads(Request("barrier", 2, (0,), iterations=1))
+    told = [{"head": head_json(head)}, *({"row": row_json(head.rows[0]), "samples": {}} for _ in range(2))]
+    lines = [Line(f"{MARK}1/1 {json.dumps(one)}".encode(), False, 0, 0) for one in told]
+    offered = []
+
+    def launched(job, name, options, *, write):
+        try:
+            write(lines[0])
+            write(lines[1])
+        finally:
+            write(lines[2])
+
+    def heard(one):
+        if one.row is not None:
+            offered.append(one)
+            raise InputError("No space left on device")
+
+    monkeypatch.setattr(running, "launch", launched)
+    with pytest.raises(InputError, match="No space left"):
+        run_requests([head.request], How("ssh", 10), heard=heard)
+    assert len(offered) == 1
 
 
 def test_ranks_end_with_whoever_started_them():

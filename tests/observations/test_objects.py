@@ -11,12 +11,19 @@ from collections.abc import Iterator
 import pytest
 from pyarrow import fs
 
+from busbw.cli import main
 from busbw.errors import InputError
 from busbw.measuring import compare, results_of
 from busbw.observations import Artefact, Circumstances, rows_of
 from busbw.observations.store import MeasuredCell, Store, standard
 
 CELL = MeasuredCell("all_reduce", 1024, "float32", "sum", 2, 1, False, "builtin")
+NCCL_TESTS = """\
+#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong
+#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)
+     8388608       2097152     float     sum      -1    85.31   98.33  172.08      0    85.31   98.33  172.08      0
+"""
+"""A row as all_reduce_perf prints it; the times are made."""
 needs_moto = pytest.mark.skipif(
     not all(importlib.util.find_spec(name) for name in ("moto", "flask", "flask_cors")),
     reason="moto's server is not installed: pip install 'moto[server]'",
@@ -97,6 +104,30 @@ def test_a_folder_is_copied_into_a_bucket_and_again_only_what_is_new(bucket, tmp
         "FROM cells",
     ):
         assert remote.query(sql).to_pylist() == local.query(sql).to_pylist()
+
+
+@needs_moto
+def test_files_are_read_into_a_bucket_once_and_no_bucket_is_said_before_reading(bucket, tmp_path, capsys):
+    """The same files make the same run, in a bucket as in a folder."""
+    log = tmp_path / "log"
+    log.write_text(NCCL_TESTS)
+
+    def read(store):
+        with pytest.raises(SystemExit) as ended:
+            main(["read", str(log), "--store", str(store)])
+        return ended.value.code, *capsys.readouterr()
+
+    in_folder, first, again = read(tmp_path / "lab"), read(f"{bucket}/read"), read(f"{bucket}/read")
+    assert [one[0] for one in (in_folder, first, again)] == [0, 0, 0], first
+    run = in_folder[1].splitlines()[-1]
+    assert [one[1].splitlines()[-1] for one in (first, again)] == [run, run]
+    sql = "SELECT run_id, size_bytes, time_ns FROM measurements JOIN runs USING (artefact) ORDER BY ALL"
+    rows = Store(f"{bucket}/read").query(sql).to_pylist()
+    assert [row["size_bytes"] for row in rows] == [8388608, 8388608]
+    assert rows == Store(tmp_path / "lab").query(sql).to_pylist()
+    status, out, said = read("s3://nowhere/x")
+    assert (status, out) == (2, "")
+    assert "s3://nowhere/x: there is no bucket nowhere" in said
 
 
 @needs_moto

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 import typer.core
 
-from busbw.cli.console import BytesRead, Page, given_path, note, print_json
+from busbw.cli.console import BytesRead, Page, given_store, note, print_json
 
 if TYPE_CHECKING:
     from busbw.cli.inputs import Inputs
@@ -45,7 +46,13 @@ class ReadCommand(typer.core.TyperCommand):
 def read(
     paths: Annotated[list[str], typer.Argument(metavar="PATH", help="Files and folders; - is standard input.")],
     store: Annotated[
-        Path | None, typer.Option("--store", parser=given_path, metavar="DIR", help="Keep rows and originals here.")
+        str | None,
+        typer.Option(
+            "--store",
+            parser=given_store,
+            metavar="DIR",
+            help="Keep rows and originals here; s3://BUCKET/PREFIX takes the rows alone.",
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print what was found as JSON.")] = False,
 ) -> None:
@@ -62,8 +69,8 @@ def read(
     from busbw.cli.explain import refuse_if_nothing_was_read  # noqa: PLC0415
     from busbw.cli.inputs import found, nothing_readable  # noqa: PLC0415 - loads the tables
 
-    with found(paths) as inputs:
-        contents, run = _read_all(inputs, store)
+    with found(paths) as inputs, _folder_of(store) as folder:
+        contents, run = _read_all(inputs, folder)
     losses = [*inputs.losses, *(loss for content in contents for loss in content.losses)]
     refuse_if_nothing_was_read(nothing_readable([(c.path, c.formats) for c in contents], losses))
     if as_json:
@@ -73,6 +80,26 @@ def read(
         if run is not None:
             note(f"kept in {store}")
             print(run)
+
+
+@contextlib.contextmanager
+def _folder_of(store: str | None) -> Iterator[Path | None]:
+    """Where a store is filled: its folder; of one in an object store a passing one, whose run is copied there when all has been read."""
+    if store is None:
+        yield None
+        return
+    from busbw.observations.store import Store, is_object_url  # noqa: PLC0415 - loads the tables
+
+    if not is_object_url(store):
+        yield Path(store)
+        return
+    target = Store(store)
+    target.has_runs()  # says at once, not after an hour of reading, that there is no such bucket
+    with tempfile.TemporaryDirectory(prefix="busbw-read-") as folder:
+        source = Store(Path(folder) / "store")
+        yield source.folder
+        if source.has_runs():
+            source.copy_to(target)
 
 
 def keep_file(path: Path, folder: Path) -> str | None:

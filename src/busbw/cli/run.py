@@ -47,7 +47,9 @@ def run(  # noqa: PLR0917 - an option each
     ] = "builtin",
     ranks: Annotated[int, typer.Option("--ranks", metavar="N", help="Number of ranks.")] = 2,
     sizes: Sizes = None,
-    dtype: Annotated[str, typer.Option("--dtype", metavar="TYPE", help="float32, float16, int8 ...")] = "float32",
+    dtype: Annotated[
+        str, typer.Option("--dtype", metavar="TYPE", help="float32, float16, bfloat16, int8 ...")
+    ] = "float32",
     op: Annotated[str, typer.Option("--op", metavar="OP", help="sum, prod, min, max, avg.")] = "sum",
     root: Annotated[int, typer.Option("--root", metavar="RANK", help="Of broadcast, reduce, gather and scatter.")] = 0,
     in_place: Annotated[
@@ -409,7 +411,7 @@ def _measured(requests: Sequence[Request], asked: Asked, kept: Kept | None = Non
                 else:
                     run_requests(group, asked.how, heard=heard, done=done, samples=keeps_samples, refused=refused)
             except InputError as error:
-                if len(group) == len(requests):
+                if len(group) == len(requests) or (journal is not None and not journal.takes_rows):
                     raise
                 refused.append(str(error))
     outcome.bisect(requests[0], asked)

@@ -6,12 +6,13 @@ import json
 import signal
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from busbw.cli.console import note, problem
+from busbw.errors import InputError
 
 if TYPE_CHECKING:
     from busbw.measuring.keeping import Journal, Kept
@@ -104,7 +105,7 @@ def journal_of(
 
 @contextmanager
 def kept_journal(journal: Journal | None) -> Iterator[Outcome]:
-    """How the block ends: a rank that fails, and an interrupt, makes it a run that died; what was measured is committed in every case."""
+    """How the block ends: a rank that fails, and an interrupt, and a store that takes no more rows, make it a run that died; what was measured is committed while it can be."""
     from busbw.execution import GaveUpError  # noqa: PLC0415 - loads numpy
     from busbw.launching import LaunchError  # noqa: PLC0415
 
@@ -115,11 +116,18 @@ def kept_journal(journal: Journal | None) -> Iterator[Outcome]:
     except (LaunchError, GaveUpError) as error:
         outcome.reason = str(error)
     except BaseException as error:
-        if journal is not None:
-            journal.end(f"{type(error).__name__}: {error}"[:500])
-        raise
+        if isinstance(error, InputError) and journal is not None and not journal.takes_rows:
+            outcome.reason = str(error)  # what was measured is shown all the same
+        else:
+            if journal is not None:
+                with suppress(InputError):  # the error that is on its way says more
+                    journal.end(f"{type(error).__name__}: {error}"[:500])
+            raise
     if journal is not None:
-        journal.end(outcome.reason[:2000] or None)
+        try:
+            journal.end(outcome.reason[:2000] or None)
+        except InputError as error:
+            outcome.reason = outcome.reason or str(error)
 
 
 @contextmanager

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import IO
@@ -47,12 +47,13 @@ def launch_local(
     deadline_s: float,
     environment: Mapping[str, str] | None = None,
     bind: bool = True,
+    look: Callable[[], None] | None = None,
 ) -> list[Ended]:
     """What each rank wrote, in the order of ranks, once all have ended with status 0.
 
     Every process runs argv, with BUSBW_RANK, BUSBW_RANKS and BUSBW_JOB (a name that no other job has) in its environment. bind: each gets
     a core of its own where there are enough. Raises LaunchError if one ends with another status or is killed, or if all of them are not done
-    within deadline_s: the others are ended first.
+    within deadline_s: the others are ended first. look is called all the while; what it raises ends the ranks, too.
     """
     if ranks < 1:
         raise LaunchError(f"{ranks} ranks: at least one is needed")
@@ -77,15 +78,20 @@ def launch_local(
             if bind and ranks <= len(cores):
                 with suppress(OSError):  # it may have ended
                     os.sched_setaffinity(process.pid, {cores[rank]})
-        _wait(processes, written, deadline_s)
+        _wait(processes, written, deadline_s, look)
         return [Ended(rank, *(_text(stream) for stream in written[rank])) for rank in range(ranks)]
 
 
 def _wait(
-    processes: Sequence[subprocess.Popen[bytes]], written: Sequence[Sequence[IO[bytes]]], deadline_s: float
+    processes: Sequence[subprocess.Popen[bytes]],
+    written: Sequence[Sequence[IO[bytes]]],
+    deadline_s: float,
+    look: Callable[[], None] | None,
 ) -> None:
     until = time.monotonic() + deadline_s
     while True:
+        if look is not None:
+            look()
         statuses = [process.poll() for process in processes]
         for rank, status in enumerate(statuses):
             if status:

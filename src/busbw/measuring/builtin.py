@@ -13,6 +13,7 @@ import numpy.typing as npt
 from busbw import __version__
 from busbw.execution import Communicator
 from busbw.measuring.backends import Call, Together
+from busbw.measuring.elements import stored_as
 from busbw.measuring.request import Request
 from busbw.measuring.truth import sent_counts
 
@@ -57,16 +58,17 @@ class Builtin:
 
     def empty(self, count: int, dtype: str) -> Array:
         """A numpy array."""
-        return np.empty(count, dtype)
+        return np.empty(count, stored_as(dtype))
 
     def window_memory(self, request: Request, count: int, other: int) -> tuple[Array, Array]:
         """Two arrays in memory that all ranks map, in the same place on each; other: elements of the second, which may be none."""
         if self._window is None:
             largest = max(request.sizes_bytes, default=0)
             self._window = self.comm.shared(2 * (-(-largest // 4096) * 4096 + 4096)).array
-        half, item = self._window.nbytes // 2, np.dtype(request.dtype).itemsize
-        whole = self._window[: count * item].view(request.dtype)
-        return whole, self._window[half : half + other * item].view(request.dtype) if other or not count else whole
+        kind = stored_as(request.dtype)
+        half, item = self._window.nbytes // 2, kind.itemsize
+        whole = self._window[: count * item].view(kind)
+        return whole, self._window[half : half + other * item].view(kind) if other or not count else whole
 
     def write(self, buffer: Array, values: Array) -> None:
         """Copies."""
@@ -79,11 +81,12 @@ class Builtin:
     def bind(self, request: Request, source: Array, target: Array, part: int) -> Call:
         """Calls in a row are made by the compiled core where it can."""
         comm, op, root = self.comm, request.op, request.root
+        dtype = "bfloat16" if request.dtype == "bfloat16" else ""  # what the bits in uint16 are
         match request.collective:
             case "all_reduce":
-                return lambda n: comm.all_reduce(source, target, op, times=n)
+                return lambda n: comm.all_reduce(source, target, op, dtype=dtype, times=n)
             case "reduce_scatter":
-                return lambda n: comm.reduce_scatter(source, target, op, times=n)
+                return lambda n: comm.reduce_scatter(source, target, op, dtype=dtype, times=n)
             case "all_gather":
                 return lambda n: comm.all_gather(source, target, times=n)
             case "all_to_all":
@@ -91,7 +94,7 @@ class Builtin:
             case "broadcast":
                 return lambda n: comm.broadcast(source, target, root, times=n)
             case "reduce":
-                return _often(partial(comm.reduce, source, target, op, root))
+                return _often(partial(comm.reduce, source, target, op, root, dtype=dtype))
             case "gather":
                 return _often(partial(comm.gather, source, target if self.rank == root else None, root))
             case "scatter":

@@ -152,8 +152,13 @@ class Journal:
         self._recorder.append("counters", [{**row, "labels": list(row["labels"].items())} for row in rows])
         self._recorder.commit()
 
+    @property
+    def takes_rows(self) -> bool:
+        """Until it has ended, or the store could not be written: its disk is full, its server gone."""
+        return self._recorder.is_open
+
     def end(self, died: str | None = None) -> None:
-        """Commits what waits, and says whether and why the run died."""
+        """Commits what waits, and says whether and why the run died, if the store can be written; else it is seen to have died once this process is gone."""
         self._recorder.finish(died=died)
 
     def _event(self, event: str, fields: Mapping[str, str], text: str | None = None) -> None:
@@ -244,6 +249,10 @@ def kept_run(store: Path | str, name: str) -> Kept:
     )
     events = [(row["event"], dict(row["fields"])) for row in told.to_pylist()]
     begun = [fields for event, fields in events if event == _BEGUN]
+    if not begun and run["status"] == "died":
+        raise InputError(
+            f"{store}: run {name} holds nothing that says what it measured: it was killed as it began, or recorded by something else than `busbw run`. Start it anew."
+        )
     if not begun:
         raise InputError(f"{store}: run {name} was recorded by something else than `busbw run`.")
     first = begun[0]

@@ -19,6 +19,7 @@ import numpy.typing as npt
 from busbw.collectives import bus_factor
 from busbw.errors import InputError
 from busbw.measuring.backends import WINDOW, Backend, Call, bind_messages
+from busbw.measuring.elements import encoded, item_bytes, stored_as
 from busbw.measuring.request import IN_PLACE, POINT_TO_POINT, Precision, Request, request_from
 from busbw.measuring.samples import FEWEST, Half, half_of, relative_width
 from busbw.measuring.truth import Places, due, given, places, wrong_elements
@@ -219,7 +220,7 @@ def _boot_number() -> int:
 
 def _row(backend: Backend, request: Request, size_bytes: int, clock: Clock) -> MeasuredRow:
     at = places(request, backend.rank, size_bytes, False)
-    item = np.dtype(request.dtype).itemsize
+    item = item_bytes(request.dtype)
     ways = (False, True)[: 1 + (request.in_place and request.collective in IN_PLACE)]
     halves = [_half(backend, request, size_bytes, in_place, clock) for in_place in ways]
     stored = (at.target.stop - at.target.start) * item
@@ -286,12 +287,12 @@ def _wrong(backend: Backend, request: Request, at: Places, ends: tuple[Any, Any]
     must = due(request, backend.rank, at)
     stop = at.target.stop - at.target.start
     if stop:
-        backend.write(target, np.full(stop, 7).astype(request.dtype))  # nowhere a result
+        backend.write(target, encoded(np.full(stop, 7), request.dtype))  # nowhere a result
     if at.source.stop > at.source.start:
         backend.write(source, given(request, backend.rank, at.source.stop - at.source.start))
     backend.barrier()
     call(1)
-    got = backend.read(target) if must is not None and stop else np.empty(0, request.dtype)
+    got = backend.read(target) if must is not None and stop else np.empty(0, stored_as(request.dtype))
     wrong = wrong_elements(request, got, must)
     return int(backend.together(np.array([float(wrong)]), "sum")[0])
 

@@ -11,6 +11,7 @@ from mpi4py import MPI
 
 from busbw.errors import InputError
 from busbw.measuring.backends import Call, Together
+from busbw.measuring.elements import stored_as
 from busbw.measuring.request import REDUCING, Request
 from busbw.measuring.truth import sent_counts
 
@@ -57,11 +58,13 @@ class Mpi:
             return "MPI has no operation avg; take sum."
         if request.dtype == "float16" and request.collective in REDUCING:
             return "MPI has no type of half precision; take float32."
+        if request.dtype == "bfloat16" and request.collective in REDUCING:
+            return "MPI has no type bfloat16; take float32, or --backend builtin."
         return None
 
     def empty(self, count: int, dtype: str) -> Array:
         """A numpy array."""
-        return np.empty(count, dtype)
+        return np.empty(count, stored_as(dtype))
 
     def write(self, buffer: Array, values: Array) -> None:
         """Copies."""

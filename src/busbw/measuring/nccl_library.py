@@ -21,6 +21,7 @@ from busbw.errors import InputError
 from busbw.execution.cuda_driver import CudaUnavailableError, Driver, open_driver
 from busbw.launching import place
 from busbw.measuring.backends import Call, Together
+from busbw.measuring.elements import stored_as
 from busbw.measuring.request import Request
 from busbw.measuring.truth import sent_counts
 
@@ -243,7 +244,7 @@ class Nccl:
 
     def empty(self, count: int, dtype: str) -> Buffer:
         """Memory of this rank's GPU."""
-        kind = np.dtype(dtype)
+        kind = stored_as(dtype)
         memory = _Memory(self._driver.allocate(max(1, count * kind.itemsize)))
         weakref.finalize(memory, self._driver.free, memory.address).atexit = False
         return Buffer(memory, memory.address, kind, count)

@@ -10,6 +10,7 @@ import numpy as np
 
 from busbw.errors import InputError
 from busbw.measuring.backends import WINDOW, Backend
+from busbw.measuring.elements import encoded, item_bytes
 from busbw.measuring.measure import Place, time_calls
 from busbw.measuring.request import Request
 from busbw.measuring.truth import given
@@ -51,7 +52,7 @@ def measure_round(
     """
     node, rail = divmod(backend.rank, rails)
     mine = next((pair for pair in pairs if node in pair), None)
-    count = max(1, size_bytes // np.dtype(request.dtype).itemsize)
+    count = max(1, size_bytes // item_bytes(request.dtype))
     source, target = backend.empty(count, request.dtype), backend.empty(count, request.dtype)
     told = backend.empty(1, "uint8")
     found: list[tuple[int, int, float, int]] = []
@@ -70,7 +71,7 @@ def measure_round(
                 backend.window(told, origin, told, to, 1)
 
         backend.write(source, given(request, backend.rank, count))
-        backend.write(target, np.full(count, 7).astype(request.dtype))
+        backend.write(target, encoded(np.full(count, 7), request.dtype))
         backend.barrier()
         call(1)
         wrong = 0
@@ -78,7 +79,7 @@ def measure_round(
             wrong = int(np.count_nonzero(backend.read(target) != given(request, origin, count)))
         stamps, calls = time_calls(backend, call, request.precision, takes_part=mine is not None)
         took_ns = float(np.median((stamps[:, 1] - stamps[:, 0]) / calls))
-        rate = count * np.dtype(request.dtype).itemsize * WINDOW / max(took_ns, 1.0)  # bytes a nanosecond
+        rate = count * item_bytes(request.dtype) * WINDOW / max(took_ns, 1.0)  # bytes a nanosecond
         line = np.array([-1 if to is None else to, round(rate * 1e6), wrong], np.int64)
         every = backend.gathered(line)
         if every is not None:

@@ -19,6 +19,7 @@ import numpy as np
 
 from busbw.errors import InputError
 from busbw.launching import launch_local
+from busbw.measuring.elements import item_bytes
 from busbw.measuring.rank import rank_here
 from busbw.measuring.request import POINT_TO_POINT, REDUCING, ROOTED, Request
 from busbw.measuring.running import How, end_by_launcher
@@ -159,7 +160,7 @@ def _of_osu(request: Request, extra: tuple[str, ...], folder: Path | None, launc
         if dtype == "int8":
             # 16 bytes of MPI_CHAR fail the validation of all_reduce (7.4, seen here); of messages they do not.
             raise InputError("back end osu: its check of reductions of int8 fails where the result is right; take float32 or int32.")  # fmt: skip
-        item = int(np.dtype(dtype).itemsize)  # whole elements: it would print the size that was asked for all the same
+        item = item_bytes(dtype)  # whole elements: it would print the size that was asked for all the same
         sizes = tuple(max(item, size // item * item) for size in sizes)
     checks = ["-c", "-T", _OSU_TYPES[dtype]] if reduces else ["-c"] if name != "barrier" else []
     full = ["-f"] if name not in POINT_TO_POINT else []

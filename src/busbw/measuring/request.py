@@ -27,7 +27,7 @@ COLLECTIVES = (
 )  # fmt: skip
 POINT_TO_POINT = ("latency", "bandwidth", "bidirectional", "message_rate")
 """Of messages: half a round trip; a window of them one way; both ways; small ones between all pairs of a rank and the one half the ranks further."""
-DTYPES = ("float32", "float64", "float16", "int8", "uint8", "int32", "uint32", "int64", "uint64")
+DTYPES = ("float32", "float64", "float16", "bfloat16", "int8", "uint8", "int32", "uint32", "int64", "uint64")
 OPERATIONS = ("sum", "prod", "min", "max", "avg")
 REDUCING = ("all_reduce", "reduce_scatter", "reduce")
 ROOTED = ("broadcast", "reduce", "gather", "scatter")

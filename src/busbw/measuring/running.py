@@ -7,7 +7,7 @@ import os
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -136,8 +136,8 @@ def run_requests(
         is_here = how.launcher == "local"
         argv = rank_argv(requests, folder, str(results) if is_here else None, done=done, samples=samples, rails=rails)
         if is_here:
-            with _followed(results, collected.line):
-                launch_local(argv, first.ranks, deadline_s=how.deadline_s)
+            with _followed(results, collected.line) as look:
+                launch_local(argv, first.ranks, deadline_s=how.deadline_s, look=look)
         else:
             end_by_launcher(how, argv, first.ranks, collected.written)
     if not collected.found and collected.refused:
@@ -206,11 +206,12 @@ class _Collected:
         self.found: list[tuple[Measured, list[MeasuredRow]]] = []
         self.refused: list[str] = []
         self._pieces: list[str] = []
+        self._failed = False
 
     def written(self, text: bytes) -> None:
-        """A line of a rank's standard output, most of which are not ours."""
+        """A line of a rank's standard output, most of which are not ours. After an error none is taken: a launcher passes on what is left in its pipes."""
         place = text.find(MARK.encode())
-        if place < 0:
+        if place < 0 or self._failed:
             return
         number, _, rest = text[place + len(MARK) :].decode("utf-8", "replace").rstrip("\r\n").partition("/")
         pieces, _, piece = rest.partition(" ")
@@ -218,7 +219,9 @@ class _Collected:
             self._pieces = []
         self._pieces.append(piece)
         if number == pieces:
+            self._failed = True
             self.line("".join(self._pieces))
+            self._failed = False
 
     def line(self, text: str) -> None:
         """One line of results."""
@@ -253,10 +256,10 @@ def _with_samples(row: MeasuredRow, samples: Mapping[str, Any]) -> MeasuredRow:
 
 
 @contextmanager
-def _followed(path: Path, line: Callable[[str], None]) -> Any:
+def _followed(path: Path, line: Callable[[str], None]) -> Iterator[Callable[[], None]]:
     """Calls for each whole line that is added to a file, until the block ends and the last has been read.
 
-    A byte in the file of that name and `.kept` tells the writer of each line that was taken.
+    Gives a function that raises what `line` has raised, after which it isn't called any more. A byte in the file of that name and `.kept` tells the writer of each line that was taken.
     """
     ended = threading.Event()
     failed: list[BaseException] = []
@@ -278,12 +281,15 @@ def _followed(path: Path, line: Callable[[str], None]) -> Any:
                     return
                 ended.wait(_LOOK_S)
 
+    def look() -> None:
+        if failed:
+            raise failed[0]
+
     thread = threading.Thread(target=follow, daemon=True)
     thread.start()
     try:
-        yield
+        yield look
     finally:
         ended.set()
         thread.join()
-    if failed:
-        raise failed[0]
+    look()

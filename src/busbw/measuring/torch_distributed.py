@@ -88,10 +88,17 @@ class Torch:
 
     def write(self, buffer: torch.Tensor, values: Array) -> None:
         """Copies to the device."""
-        buffer.copy_(torch.from_numpy(np.ascontiguousarray(values)))
+        given = np.ascontiguousarray(values)
+        if buffer.dtype == torch.bfloat16:  # numpy has its bits
+            buffer.copy_(torch.from_numpy(given.view(np.int16)).view(torch.bfloat16))
+        else:
+            buffer.copy_(torch.from_numpy(given))
 
     def read(self, buffer: torch.Tensor) -> Array:
         """A copy in host memory."""
+        if buffer.dtype == torch.bfloat16:
+            bits: Array = buffer.cpu().view(torch.int16).numpy().view(np.uint16)
+            return bits
         made: Array = buffer.cpu().numpy()
         return made
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from busbw.measuring.elements import BFLOAT16_EPS, decoded, encoded, item_bytes
 from busbw.measuring.request import REDUCING, Request
 
 __all__ = ["Places", "due", "given", "peers", "places", "sent_counts", "wrong_elements"]
@@ -23,6 +24,8 @@ _MOST_FACTORS = 6
 """Ranks whose values take part in a product; 2^6 is exact in every type."""
 _MOST_TERMS = 1000
 """Ranks whose values take part in a sum; 2 * 1000 is exact in float16."""
+_MOST_TERMS_OF_BFLOAT16 = 128
+"""The same where whole numbers are exact to 256."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +54,7 @@ def sent_counts(part: int, ranks: int) -> Array:
 
 def places(request: Request, rank: int, size_bytes: int, in_place: bool) -> Places:
     """Where the data of a row lie on this rank: whole elements for each rank, so that the size is at most what was asked for."""
-    ranks, item = request.ranks, np.dtype(request.dtype).itemsize
+    ranks, item = request.ranks, item_bytes(request.dtype)
     elements = size_bytes // item
     part = elements // ranks
     whole = part * ranks
@@ -82,16 +85,18 @@ def places(request: Request, rank: int, size_bytes: int, in_place: bool) -> Plac
 
 def given(request: Request, rank: int, count: int, start: int = 0) -> Array:
     """Elements start .. start + count of a rank's input: small whole numbers, so that results are exact in every type and order of reduction."""
-    return _repeated(_period(request, rank), start, count)
+    return _repeated(encoded(_period(request, rank), request.dtype), start, count)
 
 
 def _period(request: Request, rank: int) -> Array:
     digits = np.roll(_DIGITS, -_SHIFT * rank)
     if request.op == "prod" and request.collective in REDUCING:
         digits = 1 + digits % 2 if rank < _MOST_FACTORS else np.ones_like(digits)
-    elif request.op in ("sum", "avg") and rank >= _MOST_TERMS:
+    elif request.op in ("sum", "avg") and rank >= (
+        _MOST_TERMS_OF_BFLOAT16 if request.dtype == "bfloat16" else _MOST_TERMS
+    ):
         digits = np.zeros_like(digits)
-    return digits.astype(request.dtype)
+    return digits.astype(np.float32 if request.dtype == "bfloat16" else request.dtype)
 
 
 def _repeated(period: Array, start: int, count: int) -> Array:
@@ -103,11 +108,11 @@ def due(request: Request, rank: int, at: Places) -> Array | None:
     ranks = request.ranks
     match request.collective:
         case "all_reduce":
-            return _repeated(_reduced(request), 0, at.size)
+            return _repeated(encoded(_reduced(request), request.dtype), 0, at.size)
         case "reduce":
-            return _repeated(_reduced(request), 0, at.size) if rank == request.root else None
+            return _repeated(encoded(_reduced(request), request.dtype), 0, at.size) if rank == request.root else None
         case "reduce_scatter":
-            return _repeated(_reduced(request), rank * at.part, at.part)
+            return _repeated(encoded(_reduced(request), request.dtype), rank * at.part, at.part)
         case "all_gather":
             return np.concatenate([given(request, r, at.part) for r in range(ranks)])
         case "gather":
@@ -148,8 +153,9 @@ def wrong_elements(request: Request, got: Array, must: Array | None) -> int:
     """Elements that are not what they must be. Averages of fractions may be a rounding off: NCCL multiplies by 1/n before it adds."""
     if must is None:
         return 0
+    got, must = decoded(got, request.dtype), decoded(must, request.dtype)
     if request.op == "avg" and request.collective in REDUCING and np.issubdtype(got.dtype, np.floating):
-        slack = 2 * request.ranks * float(np.finfo(got.dtype).eps)
+        slack = 2 * request.ranks * (BFLOAT16_EPS if request.dtype == "bfloat16" else float(np.finfo(got.dtype).eps))
         off = np.abs(got.astype(np.float64) - must.astype(np.float64)) > slack * np.abs(must.astype(np.float64))
         return int(np.count_nonzero(off | np.isnan(got)))
     return int(np.count_nonzero(got != must))

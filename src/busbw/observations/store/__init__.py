@@ -40,6 +40,7 @@ __all__ = [
     "RunWriter",
     "Store",
     "cell_number",
+    "is_object_url",
 ]
 
 _STALE_AFTER_S = 6 * 3600.0
@@ -52,7 +53,7 @@ class Store:
     """A folder of runs, asked in SQL. Nothing is created before the first `begin` or `record`.
 
     s3://BUCKET/PREFIX is a store in an object store: recorded, queried and compared as any other; files that are read go into a folder
-    first (`copy_to`). Raises InputError for another address.
+    first (`copy_to`), as `busbw read` does. Raises InputError for another address.
     """
 
     def __init__(self, folder: Path | str, *, stale_after_s: float = _STALE_AFTER_S) -> None:

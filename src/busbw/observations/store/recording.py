@@ -227,9 +227,18 @@ class Recorder:
         self._waiting, self._waiting_bytes, self._cells = {}, 0, {}
         return sum(segment.rows for listed in segments.values() for segment in listed)
 
+    @property
+    def is_open(self) -> bool:
+        """Whether it takes rows: until it is finished, or could not write."""
+        return self._open
+
     def finish(self, *, died: str | None = None) -> None:
-        """Commits what waits and says how this recorder ended: done, or died and why. Ends the recorder. Raises InputError."""
-        self.commit()
+        """Commits what waits and says how this recorder ended: done, or died and why. Ends the recorder. Raises InputError.
+
+        One that could not write has nothing to commit, and says how it ended if there is room for that.
+        """
+        if self._open:
+            self.commit()
         ended = Ended("done" if died is None else "died", redact_text(utf8(died or "")), time.time_ns())
         self._open = False
         with self._writing():
