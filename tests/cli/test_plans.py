@@ -8,10 +8,12 @@ import pytest
 
 from busbw.collectives.algorithms import LIBRARY, ring_all_reduce
 from busbw.collectives.exchange.busbw_json import write_busbw_json
+from busbw.collectives.exchange.files import _LISTED_BYTES
 from busbw.collectives.exchange.msccl_xml import write_msccl_xml
 from busbw.collectives.exchange.targets import TARGETS
 from busbw.collectives.lowering import plan_of
 from busbw.collectives.schedule_json import to_json
+from busbw.collectives.work import most_operations
 
 
 @pytest.fixture
@@ -215,6 +217,7 @@ def test_a_short_file_that_asks_for_much_work_is_refused_at_once(busbw, tmp_path
     """A message of 3,000 chunks where there are 4, round and round: no two of them are neighbours at both ends, each is an operation. The limit is lowered to
     1,000, so that the test is quick."""
     monkeypatch.setattr("busbw.collectives.work._LEAST", 1000)
+    monkeypatch.setattr("busbw.collectives.work._A_LISTED", 4)
     schedule = json.loads(to_json(LIBRARY["bruck_all_gather"]()))
     schedule["fixed"] = {"r": 4}
     schedule["body"]["do"]["do"]["from"] = ["data", "r", 3000]
@@ -223,6 +226,13 @@ def test_a_short_file_that_asks_for_much_work_is_refused_at_once(busbw, tmp_path
     ran = busbw(verb, path, *([tmp_path / "out.json", "--to", "busbw-json"] if verb == "convert" else []))
     assert ran.status == 2
     assert "much.json" in ran.err and "1,000 are taken of all" in ran.err and "Bind it to fewer" in ran.err
+
+
+@pytest.mark.parametrize(("ranks", "file_bytes", "operations"), [(64, 85_997, 516_160), (128, 372_429, 2_080_896)])
+def test_what_design_writes_in_many_slices_is_taken(ranks, file_bytes, operations):
+    """`busbw design all-reduce --cluster dgx-h100 --nodes 8 --bytes 1GiB --switches none --out FILE`, and on 16 nodes: forests of 32 slices that verify
+    and convert must take; the bytes of the files, and the instructions that verify counts. 128 slices, four times as many, are its most."""
+    assert most_operations(ranks, file_bytes // _LISTED_BYTES) >= 4 * operations
 
 
 def test_a_loop_that_runs_for_ever_is_shown_but_not_written_out(busbw, tmp_path):

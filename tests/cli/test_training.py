@@ -70,6 +70,37 @@ def test_a_search_shows_the_best_and_why_others_lost(busbw):
 
 
 @pytest.mark.parametrize(
+    ("layout", "words"),
+    [("tp8.dp2", ".dp2"), ("tp8.pp2.vpp2", ".vpp2"), ("tp8.pp2.interleaved", ".vpp"), ("tp1.cp1.pp1.hsdp4", ".hsdp4")],
+)
+def test_what_a_layout_says_stays_in_a_search(busbw, layout, words):
+    told = json.loads(busbw("search", "training", *JOB, "--layout", layout, "--count", "2", "--json").out)
+    assert told["layouts"]
+    assert all(words in one["layout"] for one in told["layouts"])
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--layout", "etp2"), "a search has etp1"),
+        (("--layout", "tp4.zb"), "a search has etp1"),
+        (("--framework", "llm-foundry", "--layout", "tp8"), "without them there are some"),
+    ],
+)
+def test_what_a_search_cannot_vary_or_a_framework_lacks_is_said(busbw, options, said):
+    """llm-foundry has no tensor parallelism: other nodes or batches would not mend that."""
+    ran = busbw("search", "training", *JOB, *options)
+    assert ran.status == 2 and not ran.out
+    assert said in " ".join(ran.err.split())
+
+
+def test_parts_of_graphs_are_words_between_commas_and_spaces(busbw):
+    job = ("simulate", "training", *JOB, "--layout", "tp8", "--closed-form", "--json", "--graphs")
+    steps = [json.loads(busbw(*job, words).out)["step_s"] for words in ("all", "all, attn", "attn,mlp", "attn, mlp")]
+    assert steps[0] == steps[1] and steps[2] == steps[3]
+
+
+@pytest.mark.parametrize(
     ("options", "said"),
     [
         (("--layout", "tp64"), "do not divide 16"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 
 import numpy as np
 import pytest
@@ -79,6 +80,43 @@ def test_a_calibration_of_schema_2_is_read(tmp_path):
     found = read_calibration(file)
     assert found.seen_gpus == {"hopper": 2}
     assert found.has_seen("hopper", "efa")
+
+
+def test_schema_2_had_one_class_for_both_generations_of_efa(tmp_path):
+    """A p4d does not fall from what was fitted to EFA to the common value, of faster networks, because the class was split later."""
+    told = to_json(priors()) | {"schema": 2, "seen_gpus": ["ampere"], "seen_networks": ["ampere/efa"]}
+    for parameter in told["parameters"].values():
+        parameter["classes"].pop("efa-v1", None)
+    told["parameters"]["network_step_s"]["classes"]["efa"] = 5e-5
+    file = tmp_path / "old.json"
+    file.write_text(json.dumps(told))
+    found = read_calibration(file)
+    assert found.figures("ampere", "efa-v1")["network_step_s"] == 5e-5
+    assert found.has_seen("ampere", "efa-v1")
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (("components", "launch"), -1.0),
+        (("components", "row"), math.inf),
+        (("spreads", "wire"), {"low": 1.0, "high": -1.0, "rows": 9}),
+        (("spreads", "wire"), {"low": -1.0, "high": 1.0, "rows": math.inf}),
+        (("parameters", "launch_s", "uncertainty"), math.nan),
+        (("parameters", "launch_s", "class_uncertainty"), {"hopper": -1.0}),
+    ],
+)
+def test_an_interval_that_holds_nothing_is_refused(tmp_path, place, value):
+    """Each of these would print low over high, nan or infinity beside a time."""
+    told = to_json(priors())
+    inner = told
+    for key in place[:-1]:
+        inner = inner[key]
+    inner[place[-1]] = value
+    file = tmp_path / "odd.json"
+    file.write_text(json.dumps(told))
+    with pytest.raises(InputError, match="no calibration"):
+        read_calibration(file)
 
 
 def test_nothing_to_fit_is_an_error():

@@ -198,3 +198,19 @@ def test_an_interval_can_be_asked_for_without_a_prediction():
     """Of an all_reduce by the fastest algorithm: below 1 and above."""
     low, high = load_calibration().interval(H100, 1 << 30)
     assert low < 1 < high
+
+
+def test_more_racks_than_were_measured_make_no_interval_absurd():
+    """The one table of many racks, 20, takes twice as long: no interval of the same hardware goes several times beyond that."""
+    racks = predict(find_cluster("gb200-nvl72", 18 * 20)[0], "all_reduce", SIZES)
+    all_of_them = predict(find_cluster("gb200-nvl72", 18 * 910)[0], "all_reduce", SIZES)
+    for found in (racks, all_of_them):
+        assert (found.high_s < 4 * found.time_s).all()
+        assert (found.low_s > found.time_s / 4).all()
+    assert (racks.high_s > 2 * racks.time_s).any()
+
+
+def test_a_rank_sends_to_its_neighbour_alone_however_many_ranks_there_are():
+    """nccl-tests' send_recv: each rank begins one message and receives one, so sends take as long on 1,024 nodes as on two."""
+    two, many = (predict(find_cluster("dgx-h100", nodes)[0], "send_recv", [8, 1 << 30]) for nodes in (2, 1024))
+    assert many.time_s == pytest.approx(two.time_s, rel=0.01)

@@ -430,9 +430,9 @@ def _running(job: Job, graphs: str | None, dispatcher: str | None) -> Job:
     from busbw.workloads.training.job import SCOPES  # noqa: PLC0415
 
     if graphs is not None:
-        words = frozenset(word for word in graphs.lower().split(",") if word)
-        job = replace(job, graphs=frozenset(SCOPES) if words == {"all"} else words - {"none"})
-    return job if dispatcher is None else replace(job, dispatcher=dispatcher.lower())
+        words = frozenset(word.strip() for word in graphs.lower().split(",") if word.strip())
+        job = replace(job, graphs=words - {"all", "none"} | (frozenset(SCOPES) if "all" in words else frozenset()))
+    return job if dispatcher is None else replace(job, dispatcher=dispatcher.strip().lower())
 
 
 def _step(job: Job, layout: Layout, micro_batch: int, recompute: str) -> StepPrediction:
@@ -461,7 +461,7 @@ def _sensitivities(step: StepPrediction) -> list[Sensitivity]:
 
 
 def _space(layout: str | None, micro_batch: int | None) -> Space:
-    from busbw.workloads.training.layout import parse_layout  # noqa: PLC0415
+    from busbw.workloads.training.layout import CONTEXT, SCHEDULES, parse_layout  # noqa: PLC0415
     from busbw.workloads.training.search import Space  # noqa: PLC0415
 
     space = Space(micro_batch=(micro_batch,) if micro_batch else None)
@@ -469,9 +469,18 @@ def _space(layout: str | None, micro_batch: int | None) -> Space:
         return space
     fixed = parse_layout(layout)
     words = set(re.findall(r"[a-z]+", layout.lower()))
-    sizes: dict[str, Any] = {name: (getattr(fixed, name),) for name in ("tp", "cp", "pp", "ep", "vpp") if name in words}
+    sizes: dict[str, Any] = {
+        name: (getattr(fixed, name),) for name in ("tp", "cp", "pp", "dp", "ep", "vpp") if name in words
+    }
+    if fixed.etp != 1 or fixed.context != CONTEXT[0] or fixed.schedule not in space.schedules:
+        raise typer.BadParameter(
+            f"--layout {layout!r}: a search has etp1, {CONTEXT[0]} and {' or '.join(space.schedules)} alone; "
+            f"`busbw simulate training --layout` takes etp, {', '.join((*CONTEXT, *SCHEDULES))}."
+        )
     if words & {"zero", "fsdp", "hsdp"}:
-        sizes["sharding"] = (fixed.sharding,)
+        sizes |= {"sharding": (fixed.sharding,), "shard": fixed.shard or None}
+    if re.search(r"\b(1f1b|interleaved)\b", layout.lower()):
+        sizes["schedules"] = (fixed.schedule,)
     if "nosp" in words:
         sizes["sp"] = False
     return replace(space, **sizes)

@@ -15,8 +15,9 @@ _A_PAIR = 8
 """Operations for each pair of ranks. The library's largest, an all_to_all by Bruck at 1,024 ranks, has 3 (measured)."""
 _MOST = 1 << 24
 """Of all ranks: minutes of lowering. A guess at how long a user waits."""
-_A_LISTED = 4
-"""Operations for each that the file itself lists. A guess."""
+_A_LISTED = 512
+"""Operations for each that the file itself lists: four, in each of 128 slices. `busbw design` writes forests of up to 100 (measured, 32 slices, 64 to
+128 ranks), and runs to more slices where that pays."""
 
 
 def most_operations(ranks: int, listed: int = 0) -> int:

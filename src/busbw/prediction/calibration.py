@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path
@@ -44,6 +44,8 @@ FloatArray = npt.NDArray[np.float64]
 SCHEMA = 3
 _LISTED = 2
 _MOST_BYTES = 1 << 22
+_MOST_DEVIATION = 20.0
+"""Of what a file may say of spreads: a factor of 5e8, beyond all that can be meant."""
 _SMALL_BELOW, _LARGE_FROM = 64 << 10, 64 << 20
 SIZE_CLASSES = ("small", "middle", "large")
 """Below 64 KiB, from 64 MiB, and between."""
@@ -133,7 +135,7 @@ COMPONENTS = {
 """What makes measured and predicted times differ, each a standard deviation of a logarithm: of a row, whatever it is; of the part
 of the time that the name says, from site to site (network: its latency); unseen: of classes that
 no campaign measured; unknown_choice: where the algorithm that ran is not known; racks: of the wire for each
-doubling of NVLink domains larger than a board beyond four. Guesses, until `with_deviations` puts what tables not fitted to show in their place."""
+doubling of NVLink domains larger than a board beyond four, up to the 20 that were measured. Guesses, until `with_deviations` puts what tables not fitted to show in their place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +185,8 @@ class Calibration:
         total, one = found.total_s, np.ones_like(found.total_s)
         wire = wire_share(found)
         inside = np.where(found.intra_s >= found.inter_s, wire, 0.0)
-        racks = max(0.0, math.log2(where.domains / _RACKS_SEEN)) if where.domain_ranks > _BOARD else 0.0
+        beyond = math.log2(min(where.domains, _MOST_RACKS_SEEN) / _RACKS_SEEN)
+        racks = max(0.0, beyond) if where.domain_ranks > _BOARD else 0.0
         return {
             "row": one,
             "launch": found.launch_s / total * _known_from(gpus),
@@ -210,13 +213,20 @@ class Calibration:
         return np.asarray(sum((part / found.total_s * uncertainty) ** 2 for part, uncertainty in taken), np.float64)
 
     def factors(self, where: Situation, found: Parts, known_choice: bool = True) -> tuple[FloatArray, FloatArray]:
-        """Factors on predictions between which 80 % of measurements are expected, each (E,)."""
-        deviation = self.deviations(where, found, known_choice)
+        """Factors on predictions between which 80 % of measurements are expected, each (E,).
+
+        What racks add is one table's, so it is taken as normal: percentiles of errors elsewhere do not say how it is spread.
+        """
+        racks = self.shares(where, found, known_choice)["racks"] * self.components["racks"]
+        deviation = np.sqrt(np.maximum(0.0, self.deviations(where, found, known_choice) ** 2 - racks**2))
         seen = self.has_seen(where.gpu, where.network if where.domains > 1 else None)
         spreads = [self.spreads.get(spread_class(name, seen), _NO_SPREAD) for name in BOUNDS]
         place = bound_by(wire_share(found))
         low, high = (np.array([getattr(spread, end) for spread in spreads])[place] for end in ("low", "high"))
-        return np.exp(low * deviation), np.exp(high * deviation)
+        return (
+            np.exp(-np.hypot(low * deviation, _NO_SPREAD.low * racks)),
+            np.exp(np.hypot(high * deviation, _NO_SPREAD.high * racks)),
+        )
 
     def interval(self, where: Situation, size_bytes: float) -> tuple[float, float]:
         """The factors of an all_reduce of one size, run by the fastest algorithm; `predict` gives those of any prediction."""
@@ -242,10 +252,25 @@ def _known_from(campaigns: int) -> float:
     return math.sqrt(1 + 1 / campaigns) if campaigns else 1.0
 
 
-_RACKS_SEEN, _BOARD = 4, 8
-"""NVLink domains larger than a board: up to three were measured as predicted, the one table of more takes twice as long."""
+_RACKS_SEEN, _MOST_RACKS_SEEN, _BOARD = 4, 20, 8
+"""NVLink domains larger than a board: up to three were measured as predicted, the one table of more, 20, takes twice as long. Of still
+more nothing is known: they are taken as uncertain as 20, since a factor for each doubling would end in any factor at all."""
 _NO_SPREAD = Spread(-1.3, 1.3, 0)
 """Before anything was left out: 80 % of a normal distribution."""
+
+
+def _deviation(name: str, entry: Any) -> float:
+    """A standard deviation of a logarithm that a file says."""
+    if isinstance(entry, bool) or not isinstance(entry, int | float) or not 0 <= entry <= _MOST_DEVIATION:
+        raise ValueError(f"{name}: {entry!r} is no standard deviation of a logarithm, 0 to {_MOST_DEVIATION:g}")
+    return float(entry)
+
+
+def _spread(name: str, entry: Any) -> Spread:
+    low, high = float(entry["low"]), float(entry["high"])
+    if not -_MOST_DEVIATION <= low <= 0 <= high <= _MOST_DEVIATION:
+        raise ValueError(f"spread {name}: {low:g} to {high:g} is no interval around 0")
+    return Spread(low, high, int(entry["rows"]))
 
 
 def _parameter(name: str, entry: Any) -> Parameter:
@@ -264,34 +289,46 @@ def _parameter(name: str, entry: Any) -> Parameter:
     return Parameter(
         float(entry["value"]),
         entry.get("by"),
-        float(entry.get("spread", 0.3)),
-        float(entry.get("class_spread", 0.0)),
+        _deviation(name, entry.get("spread", 0.3)),
+        _deviation(name, entry.get("class_spread", 0.0)),
         {key: float(value) for key, value in classes.items()},
         entry["source"],
-        float(entry.get("uncertainty", 0.0)),
-        {key: float(value) for key, value in entry.get("class_uncertainty", {}).items()},
+        _deviation(name, entry.get("uncertainty", 0.0)),
+        {key: _deviation(name, value) for key, value in entry.get("class_uncertainty", {}).items()},
     )
 
 
 def _counts(entry: Any) -> dict[str, int]:
     """Campaigns by class. Schema 2 listed classes that two or more had measured."""
     if isinstance(entry, list):
-        return {str(name): _LISTED for name in entry}
+        first = [f"{name}-v1" for name in entry if str(name).endswith("/efa")]
+        return {str(name): _LISTED for name in (*entry, *first)}
     if not isinstance(entry, dict) or not all(type(count) is int and count > 0 for count in entry.values()):
         raise ValueError("seen_gpus and seen_networks say how many campaigns measured each")
     return dict(entry)
+
+
+def _with_first_efa(parameter: Parameter) -> Parameter:
+    """A parameter of schema 2, which had one class for both generations of EFA, for the first, too."""
+    if parameter.by != "network" or "efa" not in parameter.classes or "efa-v1" in parameter.classes:
+        return parameter
+    known = parameter.class_uncertainty
+    return replace(
+        parameter,
+        classes={**parameter.classes, "efa-v1": parameter.classes["efa"]},
+        class_uncertainty={**known, **({"efa-v1": known["efa"]} if "efa" in known else {})},
+    )
 
 
 def _from_json(document: Any) -> Calibration:
     if not isinstance(document, dict) or document.get("schema") not in (2, SCHEMA):
         raise ValueError(f"no calibration of schema {SCHEMA}")
     parameters = {name: _parameter(name, entry) for name, entry in document["parameters"].items()}
-    spreads = {
-        name: Spread(float(entry["low"]), float(entry["high"]), int(entry["rows"]))
-        for name, entry in document.get("spreads", {}).items()
-    }
+    if document["schema"] != SCHEMA:
+        parameters = {name: _with_first_efa(parameter) for name, parameter in parameters.items()}
+    spreads = {name: _spread(name, entry) for name, entry in document.get("spreads", {}).items()}
     components = COMPONENTS | {
-        name: float(value) for name, value in document.get("components", {}).items() if name in COMPONENTS
+        name: _deviation(name, value) for name, value in document.get("components", {}).items() if name in COMPONENTS
     }
     return Calibration(
         parameters,
@@ -356,7 +393,7 @@ def read_calibration(path: Path) -> Calibration:
         raise InputError(f"{path}: larger than {_MOST_BYTES >> 20} MiB, so no calibration.")
     try:
         calibration = _from_json(json.loads(path.read_text(encoding="utf-8")))
-    except (ValueError, KeyError, TypeError, RecursionError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError, AttributeError, OverflowError) as error:
         raise InputError(f"{path}: no calibration ({error}). `busbw calibrate` writes one.") from None
     missing = sorted(set(priors().parameters) - set(calibration.parameters))
     if missing:

@@ -39,6 +39,8 @@ class Movement:
     """Share of the links that the pattern can keep busy."""
     copied: float = 0.0
     """Bytes that a GPU copies or reduces at home besides, over S."""
+    messages: float = 0.0
+    """Sends, or receives, that the busiest GPU begins one after another; 0 where kernels pass data on from rank to rank."""
 
 
 def movements(collective: str, where: Situation) -> list[Movement]:
@@ -58,21 +60,41 @@ def movements(collective: str, where: Situation) -> list[Movement]:
         # Every GPU sends 1/N of S to each other rank; a domain sends what its n GPUs have for ranks elsewhere.
         away = inside * (ranks - inside) / ranks
         found = [
-            Movement("P2P", protocol, 1.0, float(domains > 1), (inside - 1) / ranks, away, "p2p", copied=1 / ranks)
+            Movement(
+                "P2P",
+                protocol,
+                1.0,
+                float(domains > 1),
+                (inside - 1) / ranks,
+                away,
+                "p2p",
+                copied=1 / ranks,
+                messages=ranks - 1.0,
+            )
             for protocol in _P2P_PROTOCOLS
         ]
     elif collective == "send_recv":
         # nccl-tests' ring of sends: one GPU of a domain sends to the next domain, over one NIC.
         across = float(max(1, min(where.nics, inside))) if domains > 1 else 0.0
         found = [
-            Movement("P2P", protocol, 1.0, float(domains > 1), float(inside > 1), across, "p2p", _pair_links(where))
+            Movement(
+                "P2P",
+                protocol,
+                1.0,
+                float(domains > 1),
+                float(inside > 1),
+                across,
+                "p2p",
+                _pair_links(where),
+                messages=1.0,
+            )
             for protocol in _P2P_PROTOCOLS
         ]
     elif collective in ("gather", "scatter"):
         # The root's links carry everything but its own part; of it, what comes from elsewhere passes its domain's NICs.
         away = (ranks - inside) / ranks
         found = [
-            Movement("P2P", protocol, 1.0, float(domains > 1), (ranks - 1) / ranks, away, "p2p")
+            Movement("P2P", protocol, 1.0, float(domains > 1), (ranks - 1) / ranks, away, "p2p", messages=ranks - 1.0)
             for protocol in _P2P_PROTOCOLS
         ]
     else:

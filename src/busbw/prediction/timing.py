@@ -70,6 +70,7 @@ class Moves:
     fullness: FloatArray  # (E,) of a channel in LL, 0 to 1
     through_host: FloatArray  # (E,) 1 where PCIe between more than two GPUs carries the data, else 0
     round_bytes: FloatArray  # (E,) that NVLS moves at once
+    messages: FloatArray  # (E,) of the busiest GPU, one after another
 
     def __len__(self) -> int:
         return len(self.size_bytes)
@@ -122,6 +123,7 @@ def moves_of(found: Sequence[Movement], where: Situation, sizes_bytes: FloatArra
         through_host=np.full(len(size), float(where.shape == "none" and where.domain_ranks > _UNDER_A_SWITCH)),
         fullness=_fullness(found, where, sizes_bytes),
         round_bytes=np.repeat(_round_bytes(where, sizes_bytes), count),
+        messages=column([move.messages for move in found]),
     )
 
 
@@ -168,8 +170,7 @@ def parts(moves: Moves, figures: Mapping[str, float | FloatArray]) -> Parts:
     )
     full = np.where(protocol == PROTOCOLS.index("LL"), figures["network_full_s"] * moves.fullness, 0.0)
     network = np.where(crosses, figures["network_launch_s"], 0.0) + moves.inter_steps * (between + full)
-    latency = moves.intra_steps * step + network
-    latency = latency + np.where(is_p2p, (moves.ranks - 1) * figures["message_s"], 0.0)
+    latency = moves.intra_steps * step + network + moves.messages * figures["message_s"]
 
     share = _choose(moves.rate, figures["ring_share"], figures["nvls_share"], figures["p2p_share"])
     payload = _choose(protocol, figures["ll_factor"], figures["ll128_factor"], 1.0)
@@ -181,9 +182,9 @@ def parts(moves: Moves, figures: Mapping[str, float | FloatArray]) -> Parts:
         protocol, figures["network_ll_factor"], figures["network_ll128_share"], 1.0
     )
     carried = carried * np.where(algorithm == ALGORITHMS.index("CollNetChain"), figures["sharp_factor"], 1.0)
-    # Of two domains each has one peer; the more there are, the more senders meet at a receiver.
+    # Of two domains each has one peer; the more there are, the more senders meet at a receiver. A neighbour has one sender.
     meeting = np.where(moves.domains > 2, 1 - 2 / moves.domains, 0.0)
-    carried = carried * np.where(is_p2p, 1 - np.minimum(figures["congestion"], 0.9) * meeting, 1.0)
+    carried = carried * np.where(moves.messages > 1, 1 - np.minimum(figures["congestion"], 0.9) * meeting, 1.0)
     home = np.where(is_p2p, figures["p2p_copy_factor"], figures["copy_factor"])
     intra, inter = (moves.intra_line_s + home * moves.copied_line_s) / share, moves.inter_line_s / carried
     # Each round of NVLS ends in a barrier, while the network goes on.

@@ -43,12 +43,15 @@ class Space:
     tp: Sequence[int] | None = None
     cp: Sequence[int] | None = None
     pp: Sequence[int] | None = None
+    dp: Sequence[int] | None = None
     ep: Sequence[int] | None = None
     vpp: Sequence[int] | None = None
     micro_batch: Sequence[int] | None = None
     recompute: Sequence[str] = ("none", "full")
     sharding: Sequence[str] = ("zero1", "fsdp", "hsdp")
     schedules: Sequence[str] = ("1f1b", "interleaved")
+    shard: int | None = None
+    """GPUs of a group of hybrid sharding; None: those of an NVLink domain that share weights."""
     order: str = ORDERS[0]
     sp: bool = True
     """Whether tensor parallelism comes with sequence parallelism."""
@@ -81,9 +84,9 @@ def candidates(job: Job, space: Space | None = None) -> Columns:
         if gpus % (tp * cp * pp):
             continue
         dp = gpus // (tp * cp * pp)
-        if job.global_batch % dp:
+        if job.global_batch % dp or (space.dp and dp not in space.dp):
             continue
-        vpps = [1]
+        vpps = [1] if "1f1b" in space.schedules and (not space.vpp or 1 in space.vpp) else []
         if pp > 1 and "interleaved" in space.schedules:
             vpps += [
                 v
@@ -109,7 +112,8 @@ def candidates(job: Job, space: Space | None = None) -> Columns:
     columns = _columns(sizes, np.tile(ways, (len(heads), 1)))
     # Hybrid sharding keeps a copy of the weights in each NVLink domain: groups of the GPUs there that share weights.
     hybrid = columns.sharding == SHARDING.index("hsdp")
-    shard = np.where(hybrid, np.maximum(1, _domain(job) // columns.tp), 0)
+    domain = np.maximum(1, _domain(job) // columns.tp)
+    shard = np.where(hybrid, domain if space.shard is None else space.shard, 0)
     sp = ((columns.tp > 1) & space.sp).astype(np.int64)
     columns = replace(columns, shard=shard, sp=sp, order=np.full(len(columns), ORDERS.index(space.order)))
     good = legal(job, columns)
@@ -223,10 +227,13 @@ def search(
     """
     columns = candidates(job, space)
     if not len(columns):
-        raise InputError(
-            f"no legal layout of {job.model.name} on {job.cluster.gpus} GPUs with a global batch of {job.global_batch}. "
-            "Change --nodes or --global-batch so that they share factors."
-        )
+        what = f"of {job.model.name} on {job.cluster.gpus} GPUs with a global batch of {job.global_batch}"
+        if space is not None and len(candidates(job, Space(order=space.order))):
+            raise InputError(
+                f"no legal layout {what} among those that --layout, --micro-batch and --framework leave; without them there are some. "
+                "Fix less, or name another framework."
+            )
+        raise InputError(f"no legal layout {what}. Change --nodes or --global-batch so that they share factors.")
     fits = np.concatenate([memory(job, columns.at(part)).fits_with_room for part in _slices(len(columns))])
     left = columns.at(np.flatnonzero(fits))
     if not len(left):
