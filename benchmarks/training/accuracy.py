@@ -15,7 +15,7 @@ from busbw.accuracy.training import left_out_steps, score_steps
 from busbw.accuracy.workloads import TrainingRow, read_rows
 from busbw.workloads.training.calibration import TrainingCalibration
 
-__all__ = ["beside_null", "left_out_calibrations", "predicted_share", "rows_of", "step_times"]
+__all__ = ["beside_null", "left_out_calibrations", "predicted_share", "rows_of", "scored", "step_times"]
 
 _SHARED = Path(__file__).parents[3] / "shared" / "data" / "workloads"
 
@@ -50,12 +50,13 @@ def left_out_calibrations(place: Path) -> dict[str, TrainingCalibration]:
 
 
 @lru_cache(maxsize=2)
-def _scored(place: Path) -> tuple[tuple[str, ...], np.ndarray, np.ndarray, np.ndarray]:
+def scored(place: Path) -> tuple[tuple[str, ...], np.ndarray, np.ndarray, np.ndarray]:
+    """Of each row its source, error, whether its interval holds it, and predicted over measured."""
     rows, _ = rows_of(place)
-    scored = score_steps(rows, left_out_calibrations(place))
-    error = np.array([abs(one[2] / one[1] - 1) for one in scored])
-    covered = np.array([one[3] <= one[1] <= one[4] for one in scored])
-    signed = np.array([one[2] / one[1] for one in scored])
+    found = score_steps(rows, left_out_calibrations(place))
+    error = np.array([abs(one[2] / one[1] - 1) for one in found])
+    covered = np.array([one[3] <= one[1] <= one[4] for one in found])
+    signed = np.array([one[2] / one[1] for one in found])
     return tuple(row.source for row in rows), error, covered, signed
 
 
@@ -92,7 +93,7 @@ def _between_releases(rows: list[TrainingRow]) -> tuple[int, float]:
 
 def step_times(options: Options) -> Measured:
     """T1."""
-    sources, error, covered, _ = _scored(folder(options))
+    sources, error, covered, _ = scored(folder(options))
     means = _by_source(sources, error)
     shown = ", ".join(f"{name} {100 * value:.0f} %" for name, value in means.items())
     repeated, floor = _between_releases(rows_of(folder(options))[0])
@@ -113,7 +114,7 @@ def predicted_share(options: Options) -> Measured:
 def beside_null(options: Options) -> Measured:
     """T3: the null model takes the median model TFLOP/s of other sources' rows with the same GPU, precision and kind."""
     rows, _ = rows_of(folder(options))
-    _, error, _, _ = _scored(folder(options))
+    _, error, _, _ = scored(folder(options))
     rate = [
         row.job.model.flops_per_token(row.job.seq_len)
         * row.job.global_batch

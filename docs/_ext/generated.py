@@ -24,6 +24,7 @@ from accuracy_page import (
     accuracy_sources,
     predicted_curve,
 )
+from training_page import training_kinds, training_layouts, training_overall, training_sources
 from unseen_reports import case_reliability, case_rounds, cases
 
 from busbw.collectives import algorithms as library
@@ -198,6 +199,7 @@ PARTS: dict[str, Callable[[], str]] = {
         *(case_rounds, case_reliability, cases, algorithms, plan_rules),
         *(accuracy_overall, accuracy_platforms, accuracy_rows, accuracy_faults, accuracy_sources, predicted_curve),
         *(accuracy_simulated, accuracy_cross_check, operation_errors),
+        *(training_overall, training_kinds, training_sources, training_layouts),
     )
 }
 

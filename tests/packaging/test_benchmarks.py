@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,12 @@ from benchmarks.__main__ import main
 from benchmarks.explain.triage import Case, score
 from benchmarks.explain.unusable import outcomes
 from benchmarks.rows import Benchmark, Measured, NotMeasurableError, Options, measure
+from benchmarks.training.published import place_all
+
+from busbw.accuracy.workloads import training_row
+from busbw.workloads.training.calibration import load_training_calibration
+from busbw.workloads.training.frameworks import find_framework
+from busbw.workloads.training.search import Space, search
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -160,3 +167,35 @@ def test_a_run_without_an_answer_is_broken_and_misses():
 
 def test_unusable_inputs_get_one_clear_line_and_status_2_and_leave_nothing():
     assert outcomes() == dict.fromkeys(["missing path", "folder without files", "binary", "empty", "unreadable"], "")
+
+
+def test_a_published_layout_is_placed_among_all_that_could_have_been_chosen():
+    """The fastest layout of a search is first; the slowest of dozens is not among five; tp3 divides no heads of this model, so no search has it."""
+    row = training_row(
+        {
+            "model": "llama3.1-8b",
+            "framework": "torchtitan",
+            "precision": "bf16",
+            "hardware": {"gpu": "H100-SXM-80GB", "gpus": 8},
+            "parallel": {"dp": 8, "fsdp": 8},
+            "batch": {"global_batch": 16, "micro_batch": 1, "seq_len": 8192},
+            "measured": {"step_time_s": 2.5},
+            "recompute": "full",
+        },
+        "table",
+        0,
+    )
+    space = Space(recompute=("full",), sharding=("fsdp", "hsdp"), framework=find_framework("torchtitan"))
+    found = search(row.job, space)
+    steps = found.steps
+    ends = [
+        (steps.columns.layout(place), int(steps.columns.micro_batch[place])) for place in (0, len(steps.columns) - 1)
+    ]
+    ways = [*ends, (replace(ends[0][0], tp=3), 1)]
+    rows = [[replace(row, layouts=(layout,), micro_batches=(micro,))] for layout, micro in ways]
+    first, last, none = place_all(rows, [load_training_calibration()] * 3)
+    assert (first.place, first.strict, first.found, first.behind) == (1, 1, True, 1.0)
+    assert last.place > 5
+    assert not last.found
+    assert (none.place, none.found) == (0, False)
+    assert first.fit == found.fit

@@ -93,3 +93,17 @@ def test_workers_of_an_engine_find_what_one_process_finds():
         there = search(job, executor=pool)
     here = search(job)
     assert there.best(5) == here.best(5) and there.losses == here.losses
+
+
+def test_embedding_and_output_may_count_as_layers_where_the_framework_deals_them():
+    """94 layers do not divide into pp4.vpp12 = 48 chunks, 94 and the two ends do; 2 x 47 divides the layers alone, for anybody."""
+    at = job("qwen3-235b-a22b", batch=64)
+
+    def interleaved(framework):
+        space = Space(tp=(1,), cp=(1,), pp=(2, 4), micro_batch=(1,), framework=find_framework(framework))
+        columns = candidates(at, space)
+        return {(int(pp), int(vpp)) for pp, vpp in zip(columns.pp, columns.vpp, strict=True)}
+
+    assert (4, 12) in interleaved("megatron")
+    assert (4, 12) not in interleaved("nemo-24")
+    assert all((2, 47) in interleaved(name) for name in ("megatron", "nemo-24"))

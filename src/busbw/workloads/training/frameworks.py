@@ -26,6 +26,8 @@ class Framework:
     sharded_pipelines: bool = False
     """Whether weights are sharded also where there is a pipeline."""
     virtual_stages: bool = True
+    deals_ends: bool = True
+    """Whether embedding and output may count as layers when layers are dealt to virtual stages."""
 
     def can(self, columns: Columns) -> npt.NDArray[np.bool_]:
         """Which layouts it runs, (N,)."""
@@ -43,11 +45,12 @@ class Framework:
 _DENSE = frozenset({"tp", "pp"})
 FRAMEWORKS = {
     # FSDP and pipelines exclude each other: NVIDIA/Megatron-LM#6081, examples/multimodal_dev/scripts/run_qwen35_vl.sh.
+    # Ends as layers: --account-for-embedding-in-pipeline-split, --account-for-loss-in-pipeline-split, --pipeline-model-parallel-layout.
     "megatron": Framework(("zero0", "zero1", "fsdp", "hsdp")),
     # arXiv:2104.04473 and arXiv:2205.05198: neither a distributed optimizer nor context parallelism is named.
-    "megatron-2022": Framework(("zero0",), _DENSE),
-    "nemo-24": Framework(("zero0", "zero1")),
-    # torchtitan docs: FSDP2 and HSDP compose with tensor, context and pipeline parallelism.
+    "megatron-2022": Framework(("zero0",), _DENSE, deals_ends=False),
+    "nemo-24": Framework(("zero0", "zero1"), deals_ends=False),
+    # Ends as layers: torchtitan/distributed/pipeline_parallel.py, weights of input and output. Its docs: FSDP2 and HSDP compose with all three.
     "torchtitan": Framework(("fsdp", "hsdp"), sharded_pipelines=True),
     "llm-foundry": Framework(("zero0", "zero2", "fsdp", "hsdp"), frozenset()),
     # DeepSpeed's pipeline module refuses ZeRO-2 and ZeRO-3; it has no virtual stages.

@@ -80,6 +80,8 @@ def candidates(job: Job, space: Space | None = None) -> Columns:
     eps = space.ep or (_divisors(model.experts) if model.is_moe else [1])
     micro = space.micro_batch or [1 << k for k in range(8)]
     heads: list[tuple[int, ...]] = []
+    # Stages may be dealt as if embedding, output and further predicted tokens were layers: 94 layers make 96 chunks.
+    ends = 2 + model.mtp if space.framework is None or space.framework.deals_ends else 0
     for tp, cp, pp in itertools.product(tps, cps, pps):
         if gpus % (tp * cp * pp):
             continue
@@ -88,10 +90,10 @@ def candidates(job: Job, space: Space | None = None) -> Columns:
             continue
         vpps = [1] if "1f1b" in space.schedules and (not space.vpp or 1 in space.vpp) else []
         if pp > 1 and "interleaved" in space.schedules:
-            vpps += [
+            vpps += space.vpp or [
                 v
-                for v in space.vpp or range(2, model.layers // pp + 1)
-                if (v > 1 and model.layers % (pp * v) == 0) or space.vpp
+                for v in range(2, (model.layers + ends) // pp + 1)
+                if any((model.layers + more) % (pp * v) == 0 for more in range(ends + 1))
             ]
         for ep in eps:
             if tp * cp * dp % ep:
