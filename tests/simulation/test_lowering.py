@@ -15,7 +15,7 @@ B, L = 50e9, 1e-6
 SIZES = {1: (16,), 2: (4, 4), 3: (2, 2, 4)}
 STAR = SingleSwitch(16, LinkRates(B, B, 0.0, L))
 IN_NETWORK = [name for name in LIBRARY if "nvls" in name or "sharp" in name or "multicast" in name]
-SKEWED = {"binary_tree_reduce", "binary_tree_all_reduce"}
+SKEWED = {"binary_tree_reduce", "binary_tree_all_reduce", "double_binary_tree_reduce"}
 """Ranks need not wait for the step's slowest: the simulation is faster than the sum of steps."""
 SEVERAL_PORTS = {name for name in LIBRARY if name.startswith("torus")}
 """The cost counts a link an axis; the star has one link a rank."""
