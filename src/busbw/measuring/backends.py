@@ -14,7 +14,18 @@ from busbw.errors import InputError
 from busbw.measuring.request import Request
 from busbw.measuring.truth import peers
 
-__all__ = ["BACKENDS", "WINDOW", "Backend", "Call", "Kind", "Together", "backend_named", "bind_messages", "kind_of"]
+__all__ = [
+    "BACKENDS",
+    "WINDOW",
+    "Backend",
+    "Call",
+    "CopiesByNumpy",
+    "Kind",
+    "Together",
+    "backend_named",
+    "bind_messages",
+    "kind_of",
+]
 
 Array = npt.NDArray[Any]
 Call = Callable[[int], Any]
@@ -81,6 +92,19 @@ class Backend(Protocol):
     def close(self) -> None:
         """Leaves the library as it wants to be left."""
         ...
+
+
+class CopiesByNumpy:
+    """What back ends share whose library copies nothing on the host: numpy is the yardstick, and nothing is less than a message."""
+
+    def copies(self, source: Array, target: Array, times: int) -> None:
+        """By numpy, in host memory."""
+        for _ in range(times):
+            target[:] = source
+
+    def round_trip_s(self) -> float | None:
+        """Not known."""
+        return None
 
 
 @dataclass(frozen=True, slots=True)

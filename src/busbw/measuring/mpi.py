@@ -10,7 +10,7 @@ import numpy.typing as npt
 from mpi4py import MPI
 
 from busbw.errors import InputError
-from busbw.measuring.backends import Call, Together
+from busbw.measuring.backends import Call, CopiesByNumpy, Together
 from busbw.measuring.elements import stored_as
 from busbw.measuring.request import REDUCING, Request
 from busbw.measuring.truth import sent_counts
@@ -34,7 +34,7 @@ def start(rank: int, ranks: int, meet: str) -> Mpi:
     return Mpi(world)
 
 
-class Mpi:
+class Mpi(CopiesByNumpy):
     """A rank of COMM_WORLD; buffers are numpy arrays."""
 
     def __init__(self, world: MPI.Comm) -> None:
@@ -153,15 +153,6 @@ class Mpi:
         made = np.empty((self.ranks, values.size), np.int64) if self.rank == 0 else None
         self.world.Gather(np.ascontiguousarray(values), made, 0)
         return made
-
-    def copies(self, source: Array, target: Array, times: int) -> None:
-        """By numpy."""
-        for _ in range(times):
-            target[:] = source
-
-    def round_trip_s(self) -> float | None:
-        """Not known: MPI has nothing less than a message."""
-        return None
 
     def close(self) -> None:
         """All leave together; mpi4py finalises when the process ends."""

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from busbw.errors import InputError
 from busbw.execution.cuda_driver import CudaUnavailableError, Driver, open_driver
 from busbw.launching import place
-from busbw.measuring.backends import Call, Together
+from busbw.measuring.backends import Call, CopiesByNumpy, Together
 from busbw.measuring.elements import stored_as
 from busbw.measuring.request import Request
 from busbw.measuring.truth import sent_counts
@@ -204,7 +204,7 @@ def library_path() -> str | None:
     return ctypes.util.find_library("nccl")
 
 
-class Nccl:
+class Nccl(CopiesByNumpy):
     """A rank of a communicator; buffers lie in its GPU's memory."""
 
     def __init__(  # noqa: PLR0917 - made in one place
@@ -364,15 +364,6 @@ class Nccl:
         self._library.call("ncclAllGather", mine.address, all_.address, mine.count, kind, self._comm, self._stream)
         made = self.read(all_)
         return made.reshape(self.ranks, -1) if self.rank == 0 else None
-
-    def copies(self, source: Array, target: Array, times: int) -> None:
-        """By numpy, in host memory."""
-        for _ in range(times):
-            target[:] = source
-
-    def round_trip_s(self) -> float | None:
-        """Not known: there is nothing less than a message."""
-        return None
 
     def close(self) -> None:
         """All leave together."""

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from busbw.launching import hosts_of, place
-from busbw.measuring.backends import Call, Together
+from busbw.measuring.backends import Call, CopiesByNumpy, Together
 from busbw.measuring.request import REDUCING, Request
 from busbw.measuring.truth import sent_counts
 
@@ -49,7 +49,7 @@ def start(rank: int, ranks: int, meet: str) -> Torch:
     return Torch(on_gpus, local)
 
 
-class Torch:
+class Torch(CopiesByNumpy):
     """A rank of the default process group; buffers are tensors."""
 
     def __init__(self, on_gpus: bool, local: int) -> None:
@@ -174,15 +174,6 @@ class Torch:
         made = [torch.empty_like(tensor) for _ in range(self.ranks)] if self.rank == 0 else None
         dist.gather(tensor, made, 0)
         return np.stack([self.read(one) for one in made]) if made is not None else None
-
-    def copies(self, source: Array, target: Array, times: int) -> None:
-        """By numpy, in host memory."""
-        for _ in range(times):
-            target[:] = source
-
-    def round_trip_s(self) -> float | None:
-        """Not known: there is nothing less than a message."""
-        return None
 
     def close(self) -> None:
         """All leave together."""

@@ -63,7 +63,5 @@ def find_framework(name: str) -> Framework:
     """The framework of a name. Raises InputError for one that is not known, with the nearest names."""
     found = FRAMEWORKS.get(name.strip().lower())
     if found is None:
-        raise InputError(
-            f"framework {name!r} is not known; {', '.join(FRAMEWORKS)}. {nearest(name, list(FRAMEWORKS))}".rstrip()
-        )
+        raise InputError(f"framework {name!r} is not known. {nearest(name, list(FRAMEWORKS))}")
     return found
